@@ -36,6 +36,7 @@ class TrialAnswerer(BatchAnswerer):
         self.budget_s, self.spent_s = budget_s, 0.0
         self.prefills: list[tuple[int, float]] = []  # padded tokens, seconds
         self.steps: list[tuple[int, float]] = []  # rows, seconds
+        self.filled: list[tuple[int, int]] = []  # tokens of each prompt and of its answer
         self.lengths: list[tuple[int, bool]] = []  # tokens of each answer, and whether it ended by itself
 
     def _prefill(self, cache, rows, idle, admitted, prompts):
@@ -54,6 +55,7 @@ class TrialAnswerer(BatchAnswerer):
 
     def _keep_capture(self, prompt, row):
         super()._keep_capture(prompt, row)
+        self.filled.append((len(prompt), len(row.answer)))
         self.lengths.append((len(row.answer), row.answer[-1] in self.target.eos_ids))
 
     def _since(self, began: float) -> float:

@@ -21,7 +21,7 @@ from drafterforge.config.progress import console
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.spool import CaptureSpool
-from drafterforge.evaluation.answering_trial import ANSWERING_S, TrialAnswerer
+from drafterforge.evaluation.answering_trial import ANSWERING_S, TrialAnswerer, expected_lengths
 from drafterforge.evaluation.drafter_comparison import compare_with_references
 from drafterforge.evaluation.held_out import decode_held_out
 from drafterforge.evaluation.planning import Stage
@@ -32,7 +32,7 @@ from drafterforge.kernels.devices import on_gpu
 from drafterforge.targets.load import Target
 from drafterforge.targets.shape import ModelShape
 from drafterforge.training.initialisation import choose_init
-from drafterforge.training.inputs import open_features
+from drafterforge.training.inputs import features_of
 from drafterforge.training.step_times import StepTimes
 
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Any]], Path]
@@ -122,11 +122,18 @@ def run_trials(cfg: PrepareDataConfig, target: Target, shape: ModelShape, train:
         if isinstance(small, TrainDrafterConfig):
             small = choose_init(small, target)
             try_training(small, target, answers, trials, train)
-    work = measured_workload(prompts, lengths, trials.answerer, cfg.data.max_new_tokens)
-    return stages_of(trials, cfg, target, shape, work)
+    ends = expected_lengths(trials.answerer.lengths, cfg.data.max_new_tokens)
+    work = measured_workload(prompts, lengths, ends or answer_lengths(answers))
+    return stages_of(trials, cfg, target, shape, work, prompts)
 
 
-def try_answers(cfg, target: Target, prompts: PlannedPrompts, trials: Trials) -> JoinedAnswers:
+def answer_lengths(answers: JoinedAnswers) -> list[int]:
+    """Tokens of each training answer."""
+    rows = answers.rows("train")
+    return [int(rows.arrays(index)[1].sum()) for index in range(len(rows))]
+
+
+def try_answers(cfg: PrepareDataConfig, target: Target, prompts: PlannedPrompts, trials: Trials) -> JoinedAnswers:
     """Answer some prompts, or take their answers if they have any, and store their features."""
     path = artifact_dir(cfg.runs_dir, target.name, "answers", cfg.name or cfg.domain.name)
     spool = CaptureSpool(path.with_name(".spool"))
@@ -146,12 +153,11 @@ def try_answers(cfg, target: Target, prompts: PlannedPrompts, trials: Trials) ->
             eos_ids=target.eos_ids,
         )
         joined = JoinedAnswers([answers])
-        if data.features == "cached" and hasattr(cfg, "trainer"):
+        if data.features == "cached":
             began = time.perf_counter()
-            features = open_features(cfg, target, joined)
+            features_of(cfg, target, answers)
             tokens = sum(int(answers.rows(split).lengths.sum()) for split in ("train", "val"))
             trials.capture_s = (time.perf_counter() - began) / tokens
-            del features
     trials.answers_peak = peak.num_bytes
     tokens = sum(int(answers.rows(split).lengths.sum()) for split in ("train", "val", "test"))
     trials.answer_bytes = folder_bytes(path) / tokens
@@ -167,6 +173,8 @@ def try_training(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers
     timed = sum(part.seconds for part in (*trials.steps.steps, *trials.steps.validations))
     trials.training_fixed_s = time.perf_counter() - began - timed
     trials.training_peak, trials.drafter_bytes = peak.num_bytes, folder_bytes(drafter)
+    if target.is_spread:  # decoding needs one device
+        return
     began = time.perf_counter()
     with memory_peak(target.device) as peak:
         trials.rows = decode_held_out(cfg, target, answers, drafter)[0]

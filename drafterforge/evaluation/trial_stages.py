@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.data.spool import FLUSH_TOKENS
 from drafterforge.evaluation.answering_trial import TrialAnswerer, answering_seconds, expected_lengths
-from drafterforge.evaluation.planning import SAVED, Stage, Workload, feature_bytes
+from drafterforge.evaluation.planning import SAVED, UNTIMED, Stage, Workload, feature_bytes
+from drafterforge.evaluation.trial_workload import PlannedPrompts
 from drafterforge.targets.load import Target
 from drafterforge.targets.shape import ModelShape
 
@@ -33,51 +34,61 @@ class Trials:
     rows: list[Mapping[str, Any]] = field(default_factory=list)  # of the reports on the trial's drafter
 
 
-def stages_of(trials: Trials, cfg: Any, target: Target, shape: ModelShape, work: Workload) -> list[Stage]:
+def stages_of(
+    trials: Trials, cfg: PrepareDataConfig, target: Target, shape: ModelShape, work: Workload, planned: PlannedPrompts
+) -> list[Stage]:
     """The stages of the command, at the speed of the trials."""
-    data = cfg.data
+    cached = cfg.data.features == "cached" and not planned.captured
     stages = [Stage("start", trials.start_s, "loading the program and the target")]
-    per_token = feature_bytes(shape.hidden)
-    answerer = trials.answerer
-    cached = data.features == "cached"
-    if answerer is not None and answerer.steps and work.num_answers:
-        lengths = expected_lengths(answerer.lengths, data.max_new_tokens)
-        seconds = sum(
-            answering_seconds(prompts, lengths, data.batch_size, data.shard_size, answerer.speed())
-            for prompts in work.prompts.values()
-        )
-        shard = min(FLUSH_TOKENS, data.shard_size * work.stored_tokens / max(1, work.num_answers))
-        more = max(0.0, shard - sum(length for length, _ in answerer.lengths)) * per_token * cached
-        longest = max(max(prompts, default=0) for prompts in work.prompts.values()) + data.max_new_tokens
-        reached = max(length for length, _ in answerer.lengths) + max(map(max, filter(None, work.prompts.values())))
-        more += max(0, longest - reached) * data.batch_size * shape.cache_bytes(target.compute_dtype.itemsize)
-        if cached:
-            seconds += work.stored_tokens * per_token * trials.byte_s
-        stages.append(
-            Stage(
-                "answers",
-                seconds,
-                f"{work.num_answers:,} answers of {work.source}; {work.answered_tokens / seconds:,.0f} tokens/s",
-                work.answered_tokens,
-                trials.answers_peak + more,
-                kept=trials.answer_bytes * (work.answered_tokens + sum(map(sum, work.prompts.values()))),
-            )
-        )
-    if cached and work.num_answers:
-        spooled = data.answers == "target"
-        stored = work.stored_tokens * per_token
-        seconds = stored * trials.byte_s if spooled else work.stored_tokens * trials.capture_s
-        words = f"{work.stored_tokens:,} tokens x {per_token:,} bytes" + ("; twice until all are stored" * spooled)
-        disk = stored if spooled else 0.0
+    if planned.answered:
+        stages.append(Stage("answers", 0.0, f"made before: {work.num_answers:,} answers of {work.source}"))
+    else:
+        stages.append(_answers(trials, cfg, target, shape, work, cached))
+    if cached:
+        per_token = feature_bytes(shape.hidden)
+        stored, words = work.stored_tokens * per_token, f"{work.stored_tokens:,} tokens x {per_token:,} bytes"
+        if cfg.data.answers == "target" and not planned.answered:  # captured while answering
+            words, seconds, disk = f"{words}; twice until all are stored", stored * trials.byte_s, stored
+        else:
+            seconds, disk = work.stored_tokens * trials.capture_s, 0.0
         stages.append(Stage("features", seconds, words, work.stored_tokens, trials.answers_peak, disk, stored))
     if isinstance(cfg, TrainDrafterConfig):
-        stages += [_training(trials, cfg, work), _decoding(trials, cfg)]
+        stages.append(_training(trials, cfg, work))
+        if not target.is_spread:
+            stages.append(_decoding(trials, cfg))
     return stages
+
+
+def _answers(
+    trials: Trials, cfg: PrepareDataConfig, target: Target, shape: ModelShape, work: Workload, cached: bool
+) -> Stage:
+    """Answering the prompts.  cached: whether features are stored on the way."""
+    data, answerer = cfg.data, trials.answerer
+    lasting = trials.answer_bytes * (work.answered_tokens + sum(map(sum, work.prompts.values())))
+    if data.answers != "target":
+        return Stage("answers", 0.0, UNTIMED[data.answers], work.answered_tokens, trials.answers_peak, lasting=lasting)
+    lengths = expected_lengths(answerer.lengths, data.max_new_tokens)
+    seconds = sum(
+        answering_seconds(prompts, lengths, data.batch_size, data.shard_size, answerer.speed())
+        for prompts in work.prompts.values()
+    )
+    derivation = f"{work.num_answers:,} answers of {work.source}; {work.answered_tokens / seconds:,.0f} tokens/s"
+    # beyond the trial: a cache for the longest answers, and captures that wait to be written
+    longest = max(max(prompts, default=0) for prompts in work.prompts.values()) + data.max_new_tokens
+    tried = max(map(sum, answerer.filled))
+    memory = trials.answers_peak
+    memory += max(0, longest - tried) * data.batch_size * shape.cache_bytes(target.compute_dtype.itemsize)
+    if cached:
+        per_token = feature_bytes(shape.hidden)
+        shard = min(FLUSH_TOKENS, data.shard_size * work.stored_tokens / work.num_answers)
+        memory += max(0.0, shard - sum(map(sum, answerer.filled))) * per_token
+        seconds += work.stored_tokens * per_token * trials.byte_s
+    return Stage("answers", seconds, derivation, work.answered_tokens, memory, lasting=lasting)
 
 
 def _training(trials: Trials, cfg: TrainDrafterConfig, work: Workload) -> Stage:
     trainer, steps = cfg.trainer, trials.steps
-    fixed = dict(memory=trials.training_peak, kept=trials.drafter_bytes)
+    fixed = dict(memory=trials.training_peak, lasting=trials.drafter_bytes)
     if not steps.steps:  # a kind without steps, such as a datastore of answers
         return Stage("training", trials.training_fixed_s, "as long as the trial", 0, **fixed)
     timed = steps.steps[1:] or steps.steps

@@ -12,7 +12,6 @@ from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.data.answers import SPLITS
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
-from drafterforge.evaluation.answering_trial import TrialAnswerer, expected_lengths
 from drafterforge.evaluation.drafter_comparison import first_turn_ids
 from drafterforge.evaluation.planning import ASSUMED_PROMPT, Workload
 from drafterforge.prompts.prompt import Prompt, Transcript
@@ -31,6 +30,7 @@ class PlannedPrompts:
 
     prompts: Mapping[str, Sequence[Prompt]]
     answered: str = ""  # names of the artifacts that hold the answers; empty: they have to be made
+    captured: bool = False  # their features are stored too
 
     @staticmethod
     def of(cfg: PrepareDataConfig, target: Target) -> PlannedPrompts:
@@ -41,9 +41,10 @@ class PlannedPrompts:
             names = [path.name]
         if not names:
             return PlannedPrompts(load_prompts(cfg.data, cfg.domain, cfg.seed))
+        features = [artifact_dir(cfg.runs_dir, target.name, "features", Path(name).name) for name in names]
         rows = JoinedAnswers([named_answers(cfg, target, name) for name in names])
         prompts = {split: [_transcript(row) for row in rows.rows(split, cfg.domain.answers_domain)] for split in SPLITS}
-        return PlannedPrompts(prompts, ", ".join(names))
+        return PlannedPrompts(prompts, ", ".join(names), all((folder / MANIFEST).is_file() for folder in features))
 
     def lengths(self, target: Target) -> dict[str, list[int]]:
         """Tokens of every prompt."""
@@ -69,17 +70,14 @@ def trial_prompts(cfg: PrepareDataConfig, planned: PlannedPrompts) -> dict[str, 
     return spread
 
 
-def measured_workload(
-    planned: PlannedPrompts, lengths: dict[str, list[int]], answerer: TrialAnswerer, limit: int
-) -> Workload:
-    """The workload, with answers as long as those of the trial, or as the existing ones."""
+def measured_workload(planned: PlannedPrompts, lengths: dict[str, list[int]], tried: Sequence[int]) -> Workload:
+    """The workload, with answers as long as the existing ones, else as those of a trial.  tried: their lengths."""
     if planned.answered:
-        rows = [prompt.transcript for prompts in planned.prompts.values() for prompt in prompts]
+        rows = [prompt.transcript for prompts in planned.prompts.values() for prompt in prompts if prompt.transcript]
         mean = sum(len(row.ids) - row.prompt_tokens for row in rows) / len(rows)
-        return Workload(lengths, mean, f"{planned.answered} with {mean:.0f} tokens")
-    ends = expected_lengths(answerer.lengths, limit)
-    mean = sum(ends) / len(ends)
-    return Workload(lengths, mean, f"{mean:.0f} tokens, as {len(ends)} answers of a trial have")
+        return Workload(lengths, mean, f"{planned.answered}, {mean:.0f} tokens each")
+    mean = sum(tried) / len(tried)
+    return Workload(lengths, mean, f"{mean:.0f} tokens, as {len(tried)} answers of a trial have")
 
 
 def assumed_workload(cfg: PrepareDataConfig) -> Workload:
@@ -94,7 +92,8 @@ def assumed_workload(cfg: PrepareDataConfig) -> Workload:
 def small_config(cfg: PrepareDataConfig, target: Target, folder: Path, is_answered: bool) -> PrepareDataConfig:
     """The config of a trial in `folder`, where the drafters of the command's runs folder are linked to."""
     data = within_context(cfg.data, target)
-    small = replace(cfg, runs_dir=str(folder), data=replace(data, answers="given") if is_answered else data)
+    answers = "given" if is_answered else "target" if data.answers == "served" else data.answers
+    small = replace(cfg, runs_dir=str(folder), data=replace(data, answers=answers, endpoint="", served_model=""))
     if not isinstance(cfg, TrainDrafterConfig):
         return small
     drafters = Path(cfg.runs_dir) / target.name / "drafters"
@@ -109,6 +108,9 @@ def small_config(cfg: PrepareDataConfig, target: Target, folder: Path, is_answer
         val_every=TRIAL_STEPS // TRIAL_VALIDATIONS,
         patience=TRIAL_VALIDATIONS + 1,
         accumulate=1,
+        devices=1,
+        num_nodes=1,
+        strategy="auto",
         num_answers=None,
         loggers=[name for name in cfg.trainer.loggers if name in LOCAL_LOGGERS],
     )

