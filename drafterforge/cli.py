@@ -174,7 +174,12 @@ def _run(arguments: list[str]) -> int:
             if HELP & set(arguments[1:]):
                 print(_command_help(arguments[0], command, arguments[1:]))
             else:
-                configs = _configs(arguments[0], command, arguments[1:])
+                entries = _entries(command, arguments[1:])
+                configs = [_config(arguments[0], command, entry) for entry in entries]
+                config = configs[0]
+                for each in configs:
+                    _check_inputs(each, command)
+                configs = [_sized(each, command, entry) for each, entry in zip(configs, entries, strict=True)]
                 config = configs[0]
                 if command.loads:
                     _print_loading(config)
@@ -228,14 +233,9 @@ def _command(name: str) -> Command:
     return COMMANDS[name]
 
 
-def _configs(name: str, command: Command, overrides: list[str]) -> list[Any]:
-    """The checked configuration, or those of several drafters that the command describes by lists."""
-    configs = []
-    for entry in split_overrides(command.name, command.config, overrides) if command.lists else [overrides]:
-        config = _config(name, command, entry)
-        _check_inputs(config, command)
-        configs.append(_sized(config, command, entry))
-    return configs
+def _entries(command: Command, overrides: list[str]) -> list[list[str]]:
+    """The overrides, or those of each of several drafters that the command describes by lists."""
+    return split_overrides(command.name, command.config, overrides) if command.lists else [overrides]
 
 
 def _config(name: str, command: Command, overrides: list[str]) -> Any:

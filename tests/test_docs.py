@@ -16,7 +16,7 @@ import pytest
 
 import drafterforge
 from drafterforge.assembly.text import GenerationOptions
-from drafterforge.cli import COMMANDS, HELP, _config
+from drafterforge.cli import COMMANDS, HELP, _config, _entries
 from drafterforge.runtime.batch import Cycle, Generation
 
 ROOT = Path(__file__).parents[1]
@@ -115,7 +115,8 @@ def compose(command: Command) -> None:
     if name not in COMMANDS or HELP & set(overrides):
         return
     try:
-        _config(name, COMMANDS[name], overrides)
+        for entry in _entries(COMMANDS[name], overrides):
+            _config(name, COMMANDS[name], entry)
     except drafterforge.errors.DrafterforgeError as error:
         pytest.fail(f"{command}\n{error}")
 
