@@ -10,6 +10,7 @@ from drafterforge.config.compose import load_config, to_dict
 from drafterforge.config.hints import plain_value
 from drafterforge.config.overrides import typed_choices
 from drafterforge.config.progress import say
+from drafterforge.errors import DrafterforgeError
 from drafterforge.targets.shape import ModelShape, find_config
 
 Config = TypeVar("Config")
@@ -33,7 +34,10 @@ def apply_size(name: str, config: Config, overrides: Sequence[str]) -> Config:
         return config
     if config.target.source == "wheel":  # the smallest target, whose settings are the defaults
         return config
-    num_weights = ModelShape.read(find_config(config.target)).num_weights
+    try:
+        num_weights = ModelShape.read(find_config(config.target)).num_weights
+    except DrafterforgeError:
+        return config  # `load_target` says what is wrong, or knows more kinds of models
     size = size_of(num_weights)
     if size == SMALLEST:
         return config

@@ -8,7 +8,6 @@ import pytest
 
 from drafterforge.cli import COMMANDS
 from drafterforge.config.compose import load_config
-from drafterforge.errors import ArtifactError
 from drafterforge.training.size import LIMITS, apply_size, size_of
 from tests.data.prompt_files import write_lines
 
@@ -88,10 +87,11 @@ def test_every_size_is_a_choice():
     assert rates == sorted(rates, reverse=True) and rates[0] > rates[-1]
 
 
-def test_a_config_of_another_kind_is_refused(folder):
+def test_a_target_of_unknown_size_keeps_the_defaults(folder):
     (folder / "config.json").write_text(json.dumps({"hidden_size": 4}))
-    with pytest.raises(ArtifactError, match="num_hidden_layers"):
-        settings(folder)
+    assert settings(folder).trainer.lr == 1e-3
+    (folder / "config.json").unlink()
+    assert settings(folder).trainer.lr == 1e-3
 
 
 def test_public_conversations_are_read_from_a_local_folder(tmp_path, monkeypatch):
