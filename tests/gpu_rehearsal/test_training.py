@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from lightning import LightningModule
 from torch import Tensor
 
 from drafterforge.config.drafter import CausalLMConfig, LoraConfig
@@ -16,7 +18,9 @@ from drafterforge.config.router import RouterConfig
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.causal_lm import train as causal_lm_train
 from drafterforge.drafters.causal_lm.model import CausalLMDrafter, new_model, small_config
+from drafterforge.drafters.eagle3.train import experts as experts_module
 from drafterforge.drafters.eagle3.train import module as distill_module
+from drafterforge.drafters.eagle3.train.experts import ExpertsModule
 from drafterforge.drafters.eagle3.train.lora import add_adapter
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch
@@ -84,8 +88,8 @@ def packed(target: Target) -> PackedBatch:
     )
 
 
-def distillation(module: DistillModule, device: str, batch: PackedBatch) -> Step:
-    """Optimiser steps and a validation."""
+def distillation(module: LightningModule, device: str, batch: Any, clip: Callable | None = None) -> Step:
+    """Optimiser steps and a validation.  clip: how gradients are clipped; None: all together."""
     module.train().to(device)
     options = module.configure_optimizers()
     optimizer, scheduler = options["optimizer"], options["lr_scheduler"]["scheduler"]
@@ -99,7 +103,7 @@ def distillation(module: DistillModule, device: str, batch: PackedBatch) -> Step
             loss = module.training_step(moved, 0)
             loss.backward()
             log.mark("gradients", [parameter.grad for parameter in trained])
-            torch.nn.utils.clip_grad_norm_(trained, module.config.grad_clip or 1.0)
+            clip(optimizer, 1.0) if clip else torch.nn.utils.clip_grad_norm_(trained, module.config.grad_clip or 1.0)
             optimizer.step()
             optimizer.zero_grad()
             scheduler.step()
@@ -140,6 +144,21 @@ def test_distillation_of_a_lora_expert_never_reads_the_device():
 
     log = rehearsed(build, WATCHED)
     assert log.reads == {} and log.copies == UPLOADS
+
+
+def test_distillation_of_several_experts_never_reads_the_device():
+    streams = [0, 1, 0]
+
+    def build(device: str) -> Step:
+        target = tiny_target(num_hidden_layers=4)
+        experts = [add_adapter(tiny_drafter(target), LoraConfig(rank=rank), seed=1) for rank in (2, 2, 3)]
+        modules = [DistillModule(expert, target.head_weight, SHORT).to(device) for expert in experts]
+        batch = packed(target)
+        together = ExpertsModule(modules, ["a", "b", "c"], streams, streams)
+        return distillation(together, device, [batch, batch], clip=together.configure_gradient_clipping)
+
+    log = rehearsed(build, [(experts_module, "lay_out"), (experts_module, "unroll"), (distill_module, "ttt_loss")])
+    assert log.reads == {}
 
 
 def test_distillation_of_a_small_lm_never_reads_the_device():
