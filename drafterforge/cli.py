@@ -270,7 +270,7 @@ def _sized(config: Any, command: Command, overrides: list[str]) -> Any:
         return replace(config, config=_sized(config.config, row, list(config.overrides)))
     if "size" not in catalogue.command_groups(command.name):
         return config
-    from drafterforge.targets.size import apply_size  # not for --help
+    from drafterforge.training.size import apply_size  # not for --help
 
     return apply_size(command.name, config, overrides)
 

@@ -9,7 +9,7 @@ import pytest
 from drafterforge.cli import COMMANDS
 from drafterforge.config.compose import load_config
 from drafterforge.errors import ArtifactError
-from drafterforge.targets.size import LIMITS, apply_size, size_of
+from drafterforge.training.size import LIMITS, apply_size, size_of
 from tests.data.prompt_files import write_lines
 
 LLAMA_8B = {
