@@ -20,6 +20,7 @@ from drafterforge.config import bundle, catalogue, commands, plan, serving
 from drafterforge.config.compose import load_config
 from drafterforge.config.hints import complete_commands, flags_for, plain_value
 from drafterforge.config.overrides import typed_choices
+from drafterforge.config.several import SEVERAL, split_overrides
 from drafterforge.config.variants import variants_of
 from drafterforge.errors import CheckFailedError, ConfigError, DrafterforgeError, RankLostError, Terminated
 from drafterforge.training.launch import (
@@ -46,6 +47,7 @@ class Command:
     spreads: bool = False  # works with a target that is spread over devices, as it does not decode with drafters
     loads: bool = False  # prints what it loads, as it is silent until then
     trains: bool = False  # on several devices, with a process for each
+    lists: bool = False  # lists describe several drafters, which `run_together` of its module trains
     yaml: str = ""  # name of its file in `configs/`; empty: the module's
 
     @property
@@ -70,6 +72,7 @@ COMMANDS = {
         resumes=True,
         check="drafterforge.data.sources:check_rows",
         trains=True,
+        lists=True,
         spreads=True,
     ),
     "train-policy": Command(
@@ -171,16 +174,18 @@ def _run(arguments: list[str]) -> int:
             if HELP & set(arguments[1:]):
                 print(_command_help(arguments[0], command, arguments[1:]))
             else:
-                config = _config(arguments[0], command, arguments[1:])
-                _check_inputs(config, command)
-                config = _sized(config, command, arguments[1:])
+                configs = _configs(arguments[0], command, arguments[1:])
+                config = configs[0]
                 if command.loads:
                     _print_loading(config)
-                if (number := local_devices(config.trainer, config.target.device) if command.trains else 1) > 1:
+                several = len(configs) > 1
+                trains = command.trains and not several
+                if (number := local_devices(config.trainer, config.target.device) if trains else 1) > 1:
                     return launch(arguments, number)
                 end_with_launcher()
                 with _sigterm_raises():
-                    import_module(command.module).run(config)
+                    module = import_module(command.module)
+                    module.run_together(configs) if several else module.run(config)
         sys.stdout.flush()
         return 0
     except BrokenPipeError:
@@ -221,6 +226,16 @@ def _command(name: str) -> Command:
         hint = catalogue.did_you_mean(name, spellings) or f" (have: {', '.join(COMMANDS)})"
         raise ConfigError(f"no command {name!r}{hint}")
     return COMMANDS[name]
+
+
+def _configs(name: str, command: Command, overrides: list[str]) -> list[Any]:
+    """The checked configuration, or those of several drafters that the command describes by lists."""
+    configs = []
+    for entry in split_overrides(command.name, command.config, overrides) if command.lists else [overrides]:
+        config = _config(name, command, entry)
+        _check_inputs(config, command)
+        configs.append(_sized(config, command, entry))
+    return configs
 
 
 def _config(name: str, command: Command, overrides: list[str]) -> Any:
@@ -399,6 +414,15 @@ def _command_help(name: str, command: Command, overrides: Sequence[str]) -> str:
             if further:
                 lines += ["", f"Further keys of {group}={', '.join(variant_choices)}:"]
                 lines += _rows(further_values, further)
+    if command.lists:
+        lines += [
+            "",
+            "Several LoRA experts at once, trained from one stream: domain=[sql,math] drafter=lora; studies of one:",
+        ]
+        lines += [
+            "domain=sql answers=sql drafter=lora name=[low,high] drafter.lora.rank=[4,16].  Keys that take a list:"
+        ]
+        lines += [f"{', '.join(SEVERAL)}."]
     if "data.path" in values:
         lines += ["", "path=, dataset= and column= are short for data.path=, data.dataset= and data.column=."]
     return "\n".join(lines)

@@ -1,25 +1,19 @@
-"""Distil a drafter from the target's answers, then measure it on held-out prompts."""
+"""Distil a drafter, or several LoRA experts together, from the target's answers; measure it on held-out prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.atomic import save_json_atomic
-from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.artifacts.run import artifact_run
 from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import target_flags
-from drafterforge.config.progress import say, table_console
-from drafterforge.data.features import JoinedFeatures
+from drafterforge.config.progress import table_console
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
-from drafterforge.drafters.base import TrainingJob
-from drafterforge.drafters.registry import trained_kind
 from drafterforge.evaluation.drafter_comparison import compare_with_references, split_sizes
 from drafterforge.evaluation.held_out import decode_held_out
 from drafterforge.reporting.artifact import write_report
@@ -28,10 +22,12 @@ from drafterforge.reporting.drafter_verdict import drafter_verdict, recommended_
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training import ranks
 from drafterforge.training.best_checkpoint import BestCheckpoint
+from drafterforge.training.experts import ExpertRun, distil_experts
 from drafterforge.training.initialisation import choose_init
-from drafterforge.training.inputs import find_answers, open_features, packed, training_batches
-from drafterforge.training.loggers import keep_logs, require_loggers, settings_of
-from drafterforge.training.parents import parents_of, with_lora_of
+from drafterforge.training.inputs import find_answers
+from drafterforge.training.jobs import drafter_run, require_one_generalist, require_together, share_batches
+from drafterforge.training.loggers import require_loggers
+from drafterforge.training.parents import parents_of
 from drafterforge.training.trainer import distil
 
 Config = TrainDrafterConfig
@@ -53,11 +49,31 @@ def train_and_measure(cfg: Config) -> Path:
         answers = find_answers(ranks.reading(cfg), target, prompts)
     path, first = train(cfg, target, answers), ranks.rank() == 0
     ranks.leave()
-    if not first:
-        return path
+    if first:
+        measure(cfg, target, answers, path)
+    return path
+
+
+def run_together(cfgs: Sequence[Config]) -> list[Path]:
+    """Train LoRA experts side by side, then measure each."""
+    require_loggers(cfgs[0].trainer)
+    require_together(cfgs)
+    prompts = [None if cfg.answers else load_prompts(cfg.data, cfg.domain, cfg.seed) for cfg in cfgs]
+    target = load_target(cfgs[0].target)
+    cfgs = [choose_init(cfg, target) for cfg in cfgs]
+    require_one_generalist(cfgs, target)
+    answers = [find_answers(cfg, target, each) for cfg, each in zip(cfgs, prompts, strict=True)]
+    paths = train_together(cfgs, target, answers)
+    for cfg, answered, path in zip(cfgs, answers, paths, strict=True):
+        measure(cfg, target, answered, path)
+    return paths
+
+
+def measure(cfg: Config, target: Target, answers: JoinedAnswers, path: Path) -> None:
+    """Decode held-out prompts, write the report, and print what the drafter is worth."""
     if target.is_spread:
         print(f"wrote {path}; not decoded: that needs the target on one device, without target.device_map")
-        return path
+        return
     rows, mismatches = decode_held_out(cfg, target, answers, path)
     references = compare_with_references(cfg, target, path.name, answers)
     report, _ = write_report(
@@ -83,7 +99,6 @@ def train_and_measure(cfg: Config) -> Path:
         recommended = recommended_drafter(comparison, path.name)
     typed = f"drafter={recommended}{target_flags(cfg)}"
     print(f'wrote {path}; next: drafterforge generate {typed} prompt="..."')
-    return path
 
 
 def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequence[Any] = ()) -> Path:
@@ -91,62 +106,41 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
 
     callbacks: of lightning's trainer.
     """
-    kind = trained_kind(cfg.drafter.kind)
-    parent, origin = parents_of(cfg, target)
-    if origin:
-        cfg = with_lora_of(cfg, origin.manifest)
-    path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name)
-
-    @cache
-    def features() -> JoinedFeatures:
-        with ranks.first_rank_first():
-            return open_features(ranks.reading(cfg), target, answers)
+    run = drafter_run(cfg, target, answers)
+    if run.is_finished():
+        return run.path
 
     def distil_module(module: Any) -> BestCheckpoint:
         return distil(
             module,
-            training_batches(cfg, target, answers, features()),
-            packed(cfg, answers, features(), "val"),
+            run.inputs.batches("train"),
+            run.inputs.batches("val"),
             cfg.trainer,
-            ranks.staging(run),
+            ranks.staging(run.artifact),
             target.device,
             cfg.seed,
-            trained=parent is not None,
+            trained=run.job.parent is not None,
             callbacks=callbacks,
         )
 
-    job = TrainingJob(
-        config=cfg.drafter,
-        trainer=cfg.trainer,
-        target=target,
-        answers=answers,
-        domain=cfg.domain.name,
-        seed=cfg.seed,
-        input_settings={
-            "trainer": settings_of(cfg.trainer),
-            "seed": cfg.seed,
-            "features": "streamed" if cfg.data.stream else cfg.data.features,
-            **answers.recorded_settings,
-        },
-        answers_domain=cfg.domain.answers_domain,
-        parent=parent,
-        origin=origin,
-        batches=lambda: training_batches(cfg, target, answers, features()),
-        distil=distil_module,
-    )
-    parents = [*answers.manifests, *([parent.manifest] if parent else [])]
-    settings = kind.recorded_settings(job)
-    run = artifact_run(path, "drafters", target, settings, parents, overwrite=cfg.overwrite)
-    if run.existing and not cfg.overwrite:
-        say(f"drafter: {path} was trained before with these settings")
-        return path
-    drafter = kind.train(job)
-    if ranks.rank() > 0:
-        return path
-    with run.write(dict(drafter.metrics)) as folder:
-        drafter.save(folder)
-        if drafter.curve is not None:
-            save_json_atomic(folder / "curves.json", drafter.curve)
-            keep_logs(run.staging_dir, folder)
-    say(f"drafter: {drafter.summary}, {path}")
-    return path
+    drafter = run.kind.train(replace(run.job, distil=distil_module))
+    return run.write(drafter) if ranks.rank() == 0 else run.path
+
+
+def train_together(cfgs: Sequence[Config], target: Target, answers: Sequence[JoinedAnswers]) -> list[Path]:
+    """The `drafters` artifacts of LoRA experts, each as `train` makes it; those that exist are not trained again."""
+    runs = [drafter_run(cfg, target, answered) for cfg, answered in zip(cfgs, answers, strict=True)]
+    unfinished = [run for run in runs if not run.is_finished()]
+
+    def distil_modules(modules: Sequence[Any]) -> list[BestCheckpoint]:
+        batches = zip(share_batches(unfinished, "train"), share_batches(unfinished, "val"), strict=True)
+        experts = [
+            ExpertRun(run.path.name, run.artifact.stage(), *pair) for run, pair in zip(unfinished, batches, strict=True)
+        ]
+        return distil_experts(modules, experts, cfgs[0].trainer, target.device, cfgs[0].seed)
+
+    if unfinished:
+        drafters = runs[0].kind.train_together([run.job for run in unfinished], distil_modules)
+        for run, drafter in zip(unfinished, drafters, strict=True):
+            run.write(drafter)
+    return [run.path for run in runs]

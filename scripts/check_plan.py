@@ -59,7 +59,7 @@ def estimate(typed: list[str]) -> dict:
     seconds = {stage.name: stage.seconds for stage in stages}
     seconds["answers"] += seconds.pop("start")  # the answers begin when the target is loaded
     memory = max(stage.memory for stage in stages)
-    totals = {"disk": peak_disk(stages), "disk that stays": sum(stage.kept for stage in stages), "memory": memory}
+    totals = {"disk": peak_disk(stages), "disk that stays": sum(stage.lasting for stage in stages), "memory": memory}
     return {"seconds": seconds, **totals, "stages": [dataclasses.asdict(stage) for stage in stages]}
 
 

@@ -315,6 +315,7 @@ def test_ctrl_c_is_one_line(error, pipeline, capsys):
 def test_a_signal_ends_every_command_with_the_exit_code_of_shells(command, number, code, verb, pipeline, capsys):
     words = {"generate": ["prompt=x"], "inspect": ["runs/x"], "export": ["bundle=b"], "import": ["path=x"]}
     words |= {name: ["domain=sql"] for name in ("train-drafter", "prepare-data")}
+    words["plan"] = ["train-drafter", "domain=sql"]
     handler = signal.getsignal(signal.SIGTERM)
     pipeline.act = lambda: os.kill(os.getpid(), number)
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in background

@@ -87,7 +87,20 @@ def test_the_command_line_completes_the_hint_of_an_error_raised_without_the_conf
         raise ArtifactError("no latency profile; type `drafterforge calibrate drafter=NAME`")
 
     monkeypatch.setattr(plan, "run", refuse)
-    assert main(["plan", "target=hf", "target.model=org/model", "runs_dir=my runs"]) == 2
+    assert (
+        main(
+            [
+                "plan",
+                "train-drafter",
+                "domain=sql",
+                "size=135m",
+                "target=hf",
+                "target.model=org/model",
+                "runs_dir=my runs",
+            ]
+        )
+        == 2
+    )
     hint = "`drafterforge calibrate drafter=NAME target=hf target.model=org/model runs_dir='my runs'`"
     assert hint in capsys.readouterr().err
 

@@ -153,6 +153,11 @@ class ServedAnswerer:
             if differing is None and max(new, default=0.0) > 0:
                 differing = question, self.tokenizer.decode(answer)
             gaps += new
+        if not gaps and not self.data.served_model:
+            raise ServerError(
+                f"{self.data.endpoint_url} serves {self.model}, whose texts do not give tokens to compare; "
+                f"if it is the target, type data.served_model={self.model}"
+            )
         if reason := disagreement(gaps):
             question, text = differing or ("", "")
             raise ServerError(
@@ -182,6 +187,8 @@ class ServedAnswerer:
             ids, count = choice.get("token_ids"), (response.get("usage") or {}).get("completion_tokens")
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise IncompleteError("a cut answer (without text or finish_reason)") from error
+        if not isinstance(text, str) or not isinstance(ids, list | None):
+            raise IncompleteError("a malformed answer (text or token_ids)")
         if finish not in (FINISHED, CUT):
             raise IncompleteError(f"a cut answer (finish_reason {quote(finish, 30)})")
         read = choice.get("prompt_token_ids") or prompt
@@ -202,8 +209,8 @@ class ServedAnswerer:
     def _end_tokens(self, choice: dict[str, Any]) -> list[int]:
         """The token that ended an answer: the response's if it names one of the target's, else the tokenizer's."""
         for key in ("stop_reason", "matched_stop"):  # vLLM's and SGLang's
-            if choice.get(key) in self.eos_ids:
-                return [choice[key]]
+            if isinstance(token := choice.get(key), int) and token in self.eos_ids:
+                return [token]
         return [end for end in (self.tokenizer.eos_token_id, *sorted(self.eos_ids)) if end in self.eos_ids][:1]
 
     def _tokenize(self, prompt: list[int], text: str, ends: list[int], count: int | None) -> list[int]:

@@ -66,6 +66,10 @@ class DistillationResult(Protocol):
         """The result in words.  chain: tokens drafted per validation step."""
 
 
+# fits several lightning modules side by side, each as if alone, and restores the best weights of each
+DistilTogether = Callable[[Sequence[Any]], Sequence[DistillationResult]]
+
+
 class TrainedParent(NamedTuple):
     """A trained drafter that training starts from."""
 
@@ -134,6 +138,10 @@ class DrafterKind(ABC):
     def train(self, job: TrainingJob) -> TrainedDrafter:
         """Build and train the drafter of the job."""
         raise ConfigError(f"drafter.kind={self.name} is not trained; type drafter=eagle3")
+
+    def train_together(self, jobs: Sequence[TrainingJob], distil: DistilTogether) -> list[TrainedDrafter]:
+        """Train the drafters of several jobs, of one base, from one stream of batches."""
+        raise ConfigError(f"drafter.kind={self.name} trains one drafter a run; several are trained with drafter=lora")
 
     # ------------------------------------------------------------------ opening
 

@@ -49,8 +49,8 @@ class Workload:
     @property
     def stored_tokens(self) -> int:
         """Tokens whose features training reads: prompts and answers of training and validation."""
-        kept = [length for split in ("train", "val") for length in self.prompts.get(split, ())]
-        return round(sum(kept) + len(kept) * self.answer_tokens)
+        lengths = [length for split in ("train", "val") for length in self.prompts.get(split, ())]
+        return round(sum(lengths) + len(lengths) * self.answer_tokens)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Stage:
     tokens: int = 0
     memory: float = 0.0  # bytes of the device at its peak
     disk: float = 0.0  # bytes on disk that go when the stage ends
-    kept: float = 0.0  # bytes on disk that stay
+    lasting: float = 0.0  # bytes on disk that stay
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class Room:
 
 def peak_disk(stages: Sequence[Stage]) -> float:
     """Bytes on disk at the peak, beyond those that are there before."""
-    kept, peak = 0.0, 0.0
+    lasting, peak = 0.0, 0.0
     for stage in stages:
-        kept += stage.kept
-        peak = max(peak, kept + stage.disk)
+        lasting += stage.lasting
+        peak = max(peak, lasting + stage.disk)
     return peak
 
 
@@ -126,10 +126,10 @@ def estimate_stages(
             f"{work.num_answers:,} answers of {work.source}, {data.batch_size} at once",
             tokens=work.answered_tokens,
             memory=weights + cache,
-            kept=5 * (work.stored_tokens + sum(work.prompts.get("test", ()))),
+            lasting=5 * (work.stored_tokens + sum(work.prompts.get("test", ()))),
         )
     elif work.num_answers:
-        answers = replace(answers, derivation=UNTIMED[data.answers], kept=5 * work.stored_tokens)
+        answers = replace(answers, derivation=UNTIMED[data.answers], lasting=5 * work.stored_tokens)
     capture_s = multiply_seconds(work.stored_tokens * shape.num_weights, rates)
     stages = [answers, features_stage(cfg, work, shape.hidden, capture_s, weights)]
     if not isinstance(cfg, TrainDrafterConfig) or not isinstance(cfg.drafter, Eagle3DrafterConfig):
@@ -154,7 +154,7 @@ def estimate_stages(
         tokens=tokens,
         memory=weights + TRAINED * trained + trainer.tokens_per_batch * activation_bytes(cfg, shape) + logits,
         disk=SAVED * trained,
-        kept=HALF * trained,
+        lasting=HALF * trained,
     )
     decoded = cfg.eval.num_prompts * cfg.eval.max_new_tokens * DECODED_METHODS
     decoding = Stage(
@@ -172,11 +172,11 @@ def features_stage(cfg: PrepareDataConfig, work: Workload, hidden: int, seconds:
     if cfg.data.features == "online" or not work.num_answers:
         return None
     size = work.stored_tokens * feature_bytes(hidden)
-    spooled = size if cfg.data.answers == "target" else 0  # kept while answering, until the features are complete
+    spooled = size if cfg.data.answers == "target" else 0  # there while answering, until the features are complete
     derivation = f"{work.stored_tokens:,} tokens x {feature_bytes(hidden):,} bytes"
     if spooled:
         derivation, seconds = f"{derivation}; twice until all are stored", 0.0
-    return Stage("features", seconds, derivation, work.stored_tokens, memory, disk=spooled, kept=size)
+    return Stage("features", seconds, derivation, work.stored_tokens, memory, disk=spooled, lasting=size)
 
 
 def read_seconds(num_bytes: float, rates: DeviceRates) -> float:
@@ -219,7 +219,7 @@ def misfits(
     disk = peak_disk(stages)
     if disk > room.disk:
         fitting = ["data.features=online"]
-        if "features" not in by_name or disk - by_name["features"].kept - by_name["features"].disk > room.disk:
+        if "features" not in by_name or disk - by_name["features"].lasting - by_name["features"].disk > room.disk:
             fitting = [f"data.num_train={max(1, int(cfg.data.num_train * room.disk / disk))}"]
         lines.append(_misfit("disk", disk, room.disk, f"in {planned.runs_dir}", planned, fitting))
     for name, stage in by_name.items():

@@ -64,9 +64,9 @@ def _answers(
 ) -> Stage:
     """Answering the prompts.  cached: whether features are stored on the way."""
     data, answerer = cfg.data, trials.answerer
-    kept = trials.answer_bytes * (work.answered_tokens + sum(map(sum, work.prompts.values())))
+    lasting = trials.answer_bytes * (work.answered_tokens + sum(map(sum, work.prompts.values())))
     if data.answers != "target":
-        return Stage("answers", 0.0, UNTIMED[data.answers], work.answered_tokens, trials.answers_peak, kept=kept)
+        return Stage("answers", 0.0, UNTIMED[data.answers], work.answered_tokens, trials.answers_peak, lasting=lasting)
     lengths = expected_lengths(answerer.lengths, data.max_new_tokens)
     seconds = sum(
         answering_seconds(prompts, lengths, data.batch_size, data.shard_size, answerer.speed())
@@ -83,12 +83,12 @@ def _answers(
         shard = min(FLUSH_TOKENS, data.shard_size * work.stored_tokens / work.num_answers)
         memory += max(0.0, shard - sum(map(sum, answerer.filled))) * per_token
         seconds += work.stored_tokens * per_token * trials.byte_s
-    return Stage("answers", seconds, derivation, work.answered_tokens, memory, kept=kept)
+    return Stage("answers", seconds, derivation, work.answered_tokens, memory, lasting=lasting)
 
 
 def _training(trials: Trials, cfg: TrainDrafterConfig, work: Workload) -> Stage:
     trainer, steps = cfg.trainer, trials.steps
-    fixed = dict(memory=trials.training_peak, kept=trials.drafter_bytes)
+    fixed = dict(memory=trials.training_peak, lasting=trials.drafter_bytes)
     if not steps.steps:  # a kind without steps, such as a datastore of answers
         return Stage("training", trials.training_fixed_s, "as long as the trial", 0, **fixed)
     timed = steps.steps[1:] or steps.steps

@@ -139,7 +139,9 @@ class Worth:
         key = (round(temperature * 4) / 4, rows)
         if key not in self.traffic:
             # more rows make drafting dearer, and a higher temperature makes it worse: no more than what that brought
-            easier = [traffic.net.value for (t, count), traffic in self.traffic.items() if t <= key[0] and count <= rows]
+            easier = [
+                traffic.net.value for (t, count), traffic in self.traffic.items() if t <= key[0] and count <= rows
+            ]
             self.traffic[key] = Traffic(min([self._assumed_net(rows), *easier]))
         traffic = self.traffic[key]
         means = traffic.net, traffic.neural_gain, traffic.accepted, traffic.expected

@@ -26,6 +26,6 @@ def logit_gaps(target: Target, ids: Sequence[int], prompt_tokens: int) -> list[f
     gaps = []
     rows = states[0, prompt_tokens - 1 : -1]
     for part, answer_ids in zip(rows.split(256), answer.clamp(0, vocab_size - 1).split(256), strict=True):
-        logits = target.logits(part).float()
-        gaps.append(logits.max(dim=-1).values - logits.gather(1, answer_ids[:, None])[:, 0])
-    return torch.cat(gaps).masked_fill(foreign[prompt_tokens:], float("inf")).tolist()
+        logits = target.logits(part).float()  # of a target on several devices, perhaps on another one
+        gaps.append((logits.max(dim=-1).values - logits.gather(1, answer_ids[:, None].to(logits.device))[:, 0]).cpu())
+    return torch.cat(gaps).masked_fill(foreign[prompt_tokens:].cpu(), float("inf")).tolist()

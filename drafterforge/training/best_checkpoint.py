@@ -49,6 +49,16 @@ class BestCheckpoint(Callback):
         """State to resume from."""
         return self.folder / "last.ckpt"
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether patience is spent."""
+        return self.waited >= self.patience
+
+    @property
+    def recorded_step(self) -> int:
+        """The step of the last recorded validation; -1 if there is none."""
+        return self.curve[-1]["step"] if self.curve else -1
+
     def state_dict(self) -> dict[str, Any]:
         """Best validation, patience and curve, for `last.ckpt`."""
         return {name: getattr(self, name) for name in ("best_score", "best_step", "waited", "curve")}
@@ -60,7 +70,7 @@ class BestCheckpoint(Callback):
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Stop at once if the resumed run had stopped; from now on a signal is a request."""
-        if self.waited >= self.patience:
+        if self.is_finished:
             trainer.should_stop = True
         self.interruption.listen()
 
@@ -78,24 +88,33 @@ class BestCheckpoint(Callback):
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record the figures, save, and stop when patience is spent."""
-        if self.curve and self.curve[-1]["step"] >= trainer.global_step:
+        if self.recorded_step >= trainer.global_step:
             return
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        self.curve.append({"step": trainer.global_step, **metrics})
-        score = metrics[self.monitor]
-        if score > self.best_score:
-            self.best_score, self.best_step, self.waited = score, trainer.global_step, 0
-            self.save_best(gathered(module.drafter.state_dict()))
-        else:
-            self.waited += 1
+        metrics = self.record(trainer, module)
         if trainer.sanity_checking:  # lightning neither logs it nor resumes from it
             for logger in trainer.loggers:
                 logger.log_metrics(metrics, step=0)
             return
         self.save(trainer)
         self.interruption.agree()
-        if self.waited >= self.patience:
+        if self.is_finished:
             trainer.should_stop = True
+
+    def record(self, trainer: Trainer, module: LightningModule) -> dict[str, float]:
+        """Record the figures of a validation; returns them."""
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.judge(trainer.global_step, metrics, module)
+        return metrics
+
+    def judge(self, step: int, metrics: dict[str, float], module: LightningModule) -> None:
+        """Add a point to the curve, and save the weights if it is the best."""
+        self.curve.append({"step": step, **metrics})
+        score = metrics[self.monitor]
+        if score > self.best_score:
+            self.best_score, self.best_step, self.waited = score, step, 0
+            self.save_best(gathered(module.drafter.state_dict()))
+        else:
+            self.waited += 1
 
     def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Save as one process would, so that any number of ranks resumes."""

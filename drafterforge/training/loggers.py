@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,6 +59,44 @@ class EndedWandbLogger(WandbLogger):
         if self._experiment is not None:
             self._experiment.finish(exit_code=0 if status == "success" else 1)
             self._experiment = None
+
+
+class ExpertLogger(Logger):
+    """Passes on what is logged of one of several experts, under the names of a run of its own."""
+
+    def __init__(self, logger: Logger, prefix: str, between: str, is_trained: Callable[[], bool]) -> None:
+        """prefix: of the expert's figures.  between: in the names of all experts' figures.
+
+        is_trained: whether the expert is still trained; if not, lightning repeats its last figures.
+        """
+        super().__init__()
+        self.logger, self.prefix, self.between, self.is_trained = logger, prefix, between, is_trained
+
+    @property
+    def name(self) -> str | None:
+        return self.logger.name
+
+    @property
+    def version(self) -> int | str | None:
+        return self.logger.version
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Log nothing: `build_loggers` has logged the settings."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Log the expert's figures, if there are any, and those that have no expert."""
+        figures = {
+            key.removeprefix(self.prefix): value for key, value in metrics.items() if key.startswith(self.prefix)
+        }
+        if figures and self.is_trained():
+            shared = {key: value for key, value in metrics.items() if self.between not in key}
+            self.logger.log_metrics(figures | shared, step)
+
+    def save(self) -> None:
+        self.logger.save()
+
+    def finalize(self, status: str) -> None:
+        self.logger.finalize(status)
 
 
 def settings_of(config: TrainerConfig) -> dict[str, Any]:

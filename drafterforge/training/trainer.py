@@ -59,11 +59,14 @@ def build_trainer(
     loggers: list[Logger],
     trained: bool = False,
     callbacks: Sequence[Callback] = (),
+    progress: StepProgress | None = None,
+    checkpoint_io: SafetensorsCheckpointIO | None = None,
 ) -> Trainer:
     """A trainer of `max_steps` optimiser steps that validates every `val_every` steps, and at least once.
 
     trained: also validate before the first step; lightning skips that on resumption.
     callbacks: run before `checkpoint`, which saves their state of the same step.
+    progress, checkpoint_io: None: those of a training of one drafter.
     """
     accumulate = config.accumulate // ranks.num_ranks()
     precision = config.precision
@@ -81,11 +84,11 @@ def build_trainer(
         num_sanity_val_steps=-1 if trained else 0,
         log_every_n_steps=config.log_every,
         logger=loggers,
-        callbacks=[StepProgress(config.max_steps), *callbacks, checkpoint],
+        callbacks=[progress or StepProgress(config.max_steps), *callbacks, checkpoint],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        plugins=[SafetensorsCheckpointIO()],
+        plugins=[checkpoint_io or SafetensorsCheckpointIO()],
         default_root_dir=str(folder),
     )
     # before each batch lightning asks the first device whether SIGTERM came; `checkpoint` asks the hosts, once a step

@@ -162,8 +162,50 @@ def test_a_server_none_of_whose_texts_can_be_tokenized_again_is_refused(chatml, 
     def reply(request):
         return {"text": "ab", "finish_reason": "stop", "count": 17}
 
-    with serving(Completions(reply)) as server, pytest.raises(ServerError, match="returns no token ids, and none of"):
-        prepare(server)
+    with serving(Completions(reply)) as server:
+        with pytest.raises(ServerError, match=r"do not give tokens to compare; .* type data\.served_model=tiny"):
+            prepare(server)
+        with pytest.raises(ServerError, match="returns no token ids, and none of"):
+            prepare(server, served_model="tiny")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"token_ids": "abc"},
+        {"token_ids": []},
+        {"token_ids": [1.5]},
+        {"token_ids": [-1]},
+        {"token_ids": [1] * 99},
+        {"text": None},
+        {"finish_reason": ["stop"]},
+    ],
+)
+def test_malformed_answers_are_never_stored(chatml, prepare, fields):
+    def reply(request):
+        return reply_of(Echo(chatml))(request) | fields
+
+    with (
+        serving(Completions(reply)) as server,
+        pytest.raises(ServerError, match=r"failed 2 times in a row: a \w+ answer"),
+    ):
+        prepare(server, retries=1)
+
+
+def test_the_end_token_is_the_one_that_the_server_names(chatml, prepare):
+    """Token ids without the end token, which the server counted, end with it."""
+    echo = Echo(chatml)
+    expected = prepare(None, "expected", in_process(echo))
+
+    def reply(request):
+        choice = reply_of(echo)(request)
+        if choice["finish_reason"] == "stop":
+            choice |= {"token_ids": choice["token_ids"][:-1], "matched_stop": echo.eos}
+        return choice
+
+    with serving(Completions(reply)) as server:
+        answers = prepare(server)
+    assert answers.manifest.files["train-00000.arrow"] == expected.manifest.files["train-00000.arrow"]
 
 
 def test_a_changed_prompt_is_refused(chatml, prepare):

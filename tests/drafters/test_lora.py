@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from drafterforge.config.drafter import LoraConfig
 from drafterforge.drafters.eagle3.lora import load_adapter, merge
-from drafterforge.drafters.eagle3.train.lora import add_adapter, effective_weight, load_additions, save_adapter
+from drafterforge.drafters.eagle3.train.lora import add_adapter, addition_of, base_of, load_additions, save_adapter
 from drafterforge.errors import ArtifactError
 from tests.models import tiny_drafter
 
@@ -49,7 +49,9 @@ def test_a_loaded_adapter_gives_the_trained_expert(target, tmp_path, targets):
     hidden = torch.randn(5, plain.spec.hidden_size)
     for ours, theirs in zip(outputs(dense_expert, hidden), outputs(expert, hidden), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(dense_expert.lm_head.weight, effective_weight(expert.lm_head), rtol=1e-5, atol=1e-6)
+    addition = addition_of(expert.lm_head)
+    head = base_of(expert.lm_head).weight + (addition.delta() if addition else 0)
+    torch.testing.assert_close(dense_expert.lm_head.weight, head, rtol=1e-5, atol=1e-6)
     size = sum(path.stat().st_size for path in (tmp_path / "adapter").iterdir())
     assert size < 2 * sum(p.numel() for n, p in expert.named_parameters() if "lora_" in n) + 8000
 
@@ -78,7 +80,7 @@ def test_a_loaded_adapter_can_be_trained_further(target, tmp_path):
 def test_every_tensor_of_the_adapter_is_trained(target):
     _, expert = generalist_and_expert(target, LoraConfig(rank=2))
     logits, k, v = outputs(expert, torch.randn(5, expert.spec.hidden_size))
-    head = effective_weight(expert.lm_head).square().sum()
+    head = addition_of(expert.lm_head).delta().square().sum()
     (logits.square().sum() + k.square().sum() + v.square().sum() + head).backward()
     for name, parameter in expert.named_parameters():
         assert (parameter.grad is not None and parameter.grad.any()) == ("lora_" in name), name

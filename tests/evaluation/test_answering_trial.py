@@ -47,8 +47,8 @@ def test_the_played_schedule_has_the_passes_of_the_answerer():
 
 def test_many_shards_take_as_long_as_those_that_are_played():
     speed = AnsweringSpeed(1, 0, 1, 0)
-    one = answering_seconds([5] * 4, [3], 4, 4, speed)
-    assert answering_seconds([5] * 400, [3], 4, 4, speed) == pytest.approx(100 * one)
+    batch_s = answering_seconds([5] * 4, [3], 4, 4, speed)
+    assert answering_seconds([5] * 400, [3], 4, 4, speed) == pytest.approx(100 * batch_s)
 
 
 def test_answers_that_were_cut_are_expected_to_end_as_others_did():

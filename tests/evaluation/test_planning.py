@@ -92,10 +92,10 @@ def test_the_shipped_target_s_weights_are_within_a_percent_of_its_name():
 def test_features_take_their_bytes_twice_until_all_are_stored():
     assert feature_bytes(8) == 68
     features = stages()["features"]
-    assert (features.tokens, features.kept, features.disk) == (8 * 16, 8 * 16 * 68, 8 * 16 * 68)
+    assert (features.tokens, features.lasting, features.disk) == (8 * 16, 8 * 16 * 68, 8 * 16 * 68)
     assert "features" not in stages(with_data(features="online"))
-    given = stages(with_data(answers="given", source="recorded", path="x"))
-    assert given["features"].disk == 0 and given["answers"].seconds == 0 and given["features"].seconds > 0
+    answered = stages(with_data(answers="given", source="recorded", path="x"))
+    assert answered["features"].disk == 0 and answered["answers"].seconds == 0 and answered["features"].seconds > 0
 
 
 def test_time_follows_from_the_slower_of_reading_and_multiplying():
@@ -123,7 +123,7 @@ def test_prepare_data_neither_trains_nor_decodes():
 
 
 def test_disk_is_fullest_where_a_stage_holds_most():
-    parts = [Stage("a", 0, "", kept=5), Stage("b", 0, "", disk=10, kept=10), Stage("c", 0, "", disk=1, kept=1)]
+    parts = [Stage("a", 0, "", lasting=5), Stage("b", 0, "", disk=10, lasting=10), Stage("c", 0, "", disk=1, lasting=1)]
     assert peak_disk(parts) == 25
 
 

@@ -69,7 +69,7 @@ def test_every_prompt_is_answered_once_and_greedily(ring, real):
 
 
 def test_features_of_16_answers_are_those_of_hugging_face(ring, rows, target_folder, real, record_property):
-    """Float32 rounds where activations reach 25,000, so the bound of 1e-3 is relative to values above one."""
+    """vLLM computes in float32, but not to the last bits: rows differ by some 1e-5 of their largest activation."""
     model = AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32).eval()
     worst = {"relative": 0.0, "absolute": 0.0, "states": 0.0}
     assert len(rows) == 16
@@ -81,11 +81,13 @@ def test_features_of_16_answers_are_those_of_hugging_face(ring, rows, target_fol
         difference = (read.features[:-1] - exact).abs()
         assert read.features.dtype == torch.float32
         worst["absolute"] = max(worst["absolute"], float(difference.max()))
-        worst["relative"] = max(worst["relative"], float((difference / exact.abs().clamp(min=1)).max()))
+        largest = exact.abs().unflatten(1, (len(TAPS), -1)).amax(dim=2, keepdim=True)  # of each third of a row
+        relative = difference.unflatten(1, (len(TAPS), -1)) / largest
+        worst["relative"] = max(worst["relative"], float(relative.max()))
         worst["states"] = max(worst["states"], float((read.states[:-1] - states[-1][0]).abs().max()))
     record_property("largest differences", str(worst))
     print(worst)
-    assert worst["relative"] <= 1e-3 and worst["states"] <= 1e-3 and worst["absolute"] <= 1e-2
+    assert worst["relative"] <= 1e-4 and worst["states"] <= 1e-3 and worst["absolute"] <= 1e-2
 
 
 @pytest.mark.parametrize("shift", [-1, 1])

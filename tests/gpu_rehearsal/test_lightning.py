@@ -64,6 +64,6 @@ def test_a_distillation_reads_the_device_only_to_log_validate_and_save(tmp_path,
     trained, validated = 3 + 2 * CONFIG.ttt_steps, 2 + 2 * CONFIG.ttt_steps  # figures
     assert log.reads == {
         "training.fit.fit: item": trained * lines + validated * validations,  # lightning's loggers
-        "training.best_checkpoint.BestCheckpoint.on_validation_end: item": (trained + validated) * validations,
+        "training.best_checkpoint.BestCheckpoint.record: item": (trained + validated) * validations,
         "training.progress.StepProgress.figures: item": 1 + 2 * validations,  # once a second, and once a validation
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -44,6 +45,9 @@ UPLOADS = {
 
 class Attached:
     """What a module asks of its trainer."""
+
+    accumulate_grad_batches = world_size = 1
+    strategy = SimpleNamespace(reduce=lambda tensor, reduce_op: tensor)
 
     def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
         self.optimizers, self.loggers, self.should_stop = list(optimizers), [], False

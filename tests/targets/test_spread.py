@@ -32,23 +32,23 @@ def load(folder, **changes):
 
 @pytest.mark.parametrize("memory", [{}, {"cpu": "120KB"}, {"cpu": "60KB"}], ids=["fits", "half on disk", "all on disk"])
 def test_answers_and_features_equal_those_of_one_device(folder, memory, capsys):
-    whole = load(folder, forward="modules")
+    on_device = load(folder, forward="modules")
     capsys.readouterr()
     spread = load(folder, device_map="auto", max_memory=memory)
     line = capsys.readouterr().err
     assert "decoding with drafters stays on one device" in line and ("on disk" in line) == bool(memory)
-    assert spread.is_spread and not whole.is_spread and spread.fingerprint == whole.fingerprint
-    assert BatchAnswerer(spread, 4)(PROMPTS, 9, 0) == BatchAnswerer(whole, 4)(PROMPTS, 9, 0)
-    for ours, theirs in zip(FeatureCapture(spread)(PROMPTS), FeatureCapture(whole)(PROMPTS), strict=True):
+    assert spread.is_spread and not on_device.is_spread and spread.fingerprint == on_device.fingerprint
+    assert BatchAnswerer(spread, 4)(PROMPTS, 9, 0) == BatchAnswerer(on_device, 4)(PROMPTS, 9, 0)
+    for ours, theirs in zip(FeatureCapture(spread)(PROMPTS), FeatureCapture(on_device)(PROMPTS), strict=True):
         torch.testing.assert_close(ours.features, theirs.features)
         torch.testing.assert_close(ours.states, theirs.states)
         assert torch.equal(ours.argmax, theirs.argmax)
-    assert torch.equal(spread.head_weight, whole.head_weight)
+    assert torch.equal(spread.head_weight, on_device.head_weight)
 
 
 def test_a_cache_in_parts_is_the_cache_of_all_layers(monkeypatch):
     target = tiny_target(forward="modules")
-    whole = BatchAnswerer(target, 4)(PROMPTS, 9, 0)
+    on_device = BatchAnswerer(target, 4)(PROMPTS, 9, 0)
     parts = [3, 2, 2]  # runs of layers on devices of their own; here all of them are the CPU
 
     def new_cache(self, batch):
@@ -61,7 +61,7 @@ def test_a_cache_in_parts_is_the_cache_of_all_layers(monkeypatch):
         return cache
 
     monkeypatch.setattr(ModulesBackbone, "new_cache", new_cache)
-    assert BatchAnswerer(target, 4)(PROMPTS, 9, 0) == whole
+    assert BatchAnswerer(target, 4)(PROMPTS, 9, 0) == on_device
 
 
 def test_layers_fill_the_devices_in_order_and_the_first_also_holds_the_rest():

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from drafterforge.config.drafter import Eagle3DrafterConfig
-from drafterforge.drafters.base import DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
+from drafterforge.drafters.base import DistilTogether, DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
 from drafterforge.drafters.eagle3.checkpoint import check_taps, generalist_of, load_full
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import ADAPTER, load_adapter, merge
@@ -46,6 +46,12 @@ class Eagle3Kind(DrafterKind):
         from drafterforge.drafters.eagle3.train.job import train
 
         return train(job)
+
+    def train_together(self, jobs: Sequence[TrainingJob], distil: DistilTogether) -> list[TrainedDrafter]:
+        """See `DrafterKind`; LoRA experts of one generalist."""
+        from drafterforge.drafters.eagle3.train.job import train_together
+
+        return train_together(jobs, distil)
 
     def load(self, source: DrafterSource, target: Target, shared: dict[Any, Any] | None = None) -> FusedDrafter:
         """See `DrafterKind`; LoRA experts share their generalist's weights, one that is loaded alone is merged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from drafterforge.config.drafter import CausalLMConfig, Eagle3DrafterConfig
-from drafterforge.drafters.base import TrainedDrafter, TrainingJob
+from drafterforge.drafters.base import DistillationResult, DistilTogether, TrainedDrafter, TrainingJob
 from drafterforge.drafters.eagle3.checkpoint import check_taps, load_drafter, load_expert, save_drafter
 from drafterforge.drafters.eagle3.init import (
     TargetWeights,
@@ -62,7 +63,19 @@ def train(job: TrainingJob) -> TrainedDrafter:
     batches = job.batches()
     if config.fc_norm and config.init == "warm":
         init_feature_norms(drafter, next(iter(batches)).features)
-    distilled = job.distil(DistillModule(drafter, target.head_weight, job.trainer))
+    return trained(job, drafter, job.distil(DistillModule(drafter, target.head_weight, job.trainer)))
+
+
+def train_together(jobs: Sequence[TrainingJob], distil: DistilTogether) -> list[TrainedDrafter]:
+    """LoRA experts of one generalist, trained side by side."""
+    modules = [DistillModule(start_drafter(job), job.target.head_weight, job.trainer) for job in jobs]
+    results = distil(modules)
+    return [trained(job, module.drafter, result) for job, module, result in zip(jobs, modules, results, strict=True)]
+
+
+def trained(job: TrainingJob, drafter: Eagle3Drafter, distilled: DistillationResult) -> TrainedDrafter:
+    """The drafter with the weights and the scores of its best validation."""
+    config, target = job.config, job.target
 
     def save(folder: Path) -> None:
         if config.tuning == "lora":

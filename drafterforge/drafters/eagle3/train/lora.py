@@ -8,10 +8,10 @@ import peft
 import torch
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from drafterforge.config.drafter import LoraConfig
-from drafterforge.drafters.eagle3.lora import WEIGHTS
+from drafterforge.drafters.eagle3.lora import WEIGHTS, LowRank
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 
 PREFIX = "base_model.model."  # of tensor names in peft's files
@@ -42,11 +42,22 @@ def save_adapter(folder: Path, drafter: Eagle3Drafter, config: LoraConfig, gener
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def effective_weight(linear: nn.Module) -> Tensor:
-    """The weight of a projection including its LoRA addition, [out, in]."""
-    if not isinstance(linear, LoraLayer):
-        return linear.weight
-    return linear.weight + sum(linear.get_delta_weight(name) for name in linear.active_adapters)
+def is_adapted(linear: nn.Module) -> bool:
+    """Whether the module is a projection with a LoRA addition."""
+    return isinstance(linear, LoraLayer)
+
+
+def addition_of(linear: nn.Module) -> LowRank | None:
+    """The LoRA addition to a projection, through which its weights are trained; None if it has none."""
+    if not is_adapted(linear):
+        return None
+    (name,) = linear.active_adapters
+    return LowRank(linear.lora_A[name].weight, linear.lora_B[name].weight * linear.scaling[name])
+
+
+def base_of(linear: nn.Module) -> nn.Linear:
+    """The projection without its LoRA addition."""
+    return linear.get_base_layer() if is_adapted(linear) else linear
 
 
 def _peft_config(config: LoraConfig) -> peft.LoraConfig:

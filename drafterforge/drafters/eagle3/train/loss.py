@@ -1,18 +1,20 @@
 """The loss of all TTT steps against the target, with head and loss fused, in chunks of rows.
 
 The forward pass also computes the gradient, so at most `chunk` rows of logits per step exist at once. The teacher's
-distribution at a position is computed once for all steps that predict from it.
-Axes: I steps, M slots, P teacher positions, H hidden, W draft vocabulary, C rows of a chunk.
+distribution at a position is computed once for all steps, and all experts, that predict from it.
+Axes: K experts that read the same batch, I steps, M slots, P teacher positions, H hidden, W draft vocabulary, C rows of
+a chunk, r rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.train.objectives import CROSS_ENTROPY, Objective
 from drafterforge.kernels.devices import autocast_device
 
@@ -39,6 +41,11 @@ class StepCounts:
 
     def __add__(self, counts: StepCounts) -> StepCounts:
         return StepCounts(*(getattr(self, name) + getattr(counts, name) for name in self.__dataclass_fields__))
+
+    def split(self, steps: int) -> list[StepCounts]:
+        """The counts of each expert."""
+        columns = [getattr(self, name).split(steps) for name in self.__dataclass_fields__]
+        return [StepCounts(*parts) for parts in zip(*columns, strict=True)]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> StepCounts:
         """Apply a function to the table of all counts, [5, I] float64, which holds them exactly."""
@@ -77,25 +84,29 @@ class _ChunkedLoss(torch.autograd.Function):
             return _ChunkedLoss._forward(ctx, hidden, *rest)
 
     @staticmethod
-    def _forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk, objective):
-        steps, num_slots, _ = hidden.shape
+    def _forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk, objective, num_experts, *additions):
+        rows, num_slots, _ = hidden.shape
+        steps = rows // num_experts
+        slots = slots.repeat(num_experts, 1)
         device, dtype = hidden.device, hidden.dtype
         positions = valid_positions(slots, chunk, device) if slots.numel() else []
-        by_slot = torch.zeros(steps, num_slots, dtype=torch.bool)
+        by_slot = torch.zeros(rows, num_slots, dtype=torch.bool)
         step_index, position_index = (slots >= 0).nonzero().unbind(1)
         by_slot[step_index, slots[step_index, position_index]] = True
         by_slot, slots = by_slot.to(device), slots.to(device)
         valid = slots >= 0
         in_loss = valid & teacher.in_vocab
         weighted = in_loss.sum(dim=1)
-        decay = step_decay ** torch.arange(steps, device=device, dtype=torch.float32)
+        decay = step_decay ** torch.arange(steps, device=device, dtype=torch.float32).repeat(num_experts)
         scale = decay / weighted.clamp(min=1)
         need_hidden, need_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.zeros_like(hidden) if need_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if need_weight else None
-        losses = torch.zeros(steps, device=device)
-        correct = torch.zeros(steps, num_slots, dtype=torch.bool, device=device)
+        grad_additions = [torch.zeros_like(addition, dtype=torch.float32) for addition in additions]
+        losses = torch.zeros(rows, device=device)
+        correct = torch.zeros(rows, num_slots, dtype=torch.bool, device=device)
         cast = weight.to(dtype)
+        downs, ups = ([part.to(dtype) for part in additions[side::2]] for side in (0, 1))
         head = teacher.head.to(dtype)
         for number, by_step in enumerate(positions):
             first = number * chunk
@@ -105,19 +116,30 @@ class _ChunkedLoss(torch.autograd.Function):
             for step, at in enumerate(by_step):
                 if not at.numel():
                     continue
-                rows = slots[step, at]
-                x = hidden[step, rows]
-                logits = (x @ cast.T).float()  # [C', W]
+                predicting = slots[step, at]
+                x = hidden[step, predicting]
+                logits = x @ cast.T  # [C', W]
+                if additions:
+                    down, up = downs[step // steps], ups[step // steps]
+                    low = x @ down.T  # [C', r]
+                    logits = logits.addmm_(low, up.T)
+                logits = logits.float()
                 target = p if at.numel() == p.shape[0] else p[at - first]
                 included = in_loss[step, at].float()
-                correct[step, rows] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[at]
-                by_row, d = objective(target, logits, need_hidden or need_weight)
+                correct[step, predicting] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[at]
+                by_row, d = objective(target, logits, any(ctx.needs_input_grad))
                 losses[step] += (by_row * included).sum()
-                if not (need_hidden or need_weight):
+                if not any(ctx.needs_input_grad):
                     continue
                 d = d.mul_((included * scale[step])[:, None]).to(dtype)
+                if additions:
+                    grad_low = d @ up
+                    grad_down, grad_up = grad_additions[step // steps * 2 :][:2]
+                    grad_down += grad_low.T @ x
+                    grad_up += d.T @ low
                 if need_hidden:
-                    grad_hidden[step].index_add_(0, rows, d @ cast)
+                    grad_x = d @ cast
+                    grad_hidden[step].index_add_(0, predicting, grad_x.addmm_(grad_low, down) if additions else grad_x)
                 if need_weight:
                     gradients.append(d)
                     inputs.append(x)
@@ -127,7 +149,7 @@ class _ChunkedLoss(torch.autograd.Function):
                     grad_weight.addmm_(d.T, x)
                 else:
                     grad_weight += d.T @ x
-        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.save_for_backward(grad_hidden, grad_weight, *grad_additions)
         ctx.weight_dtype = weight.dtype
         loss = (losses * scale).sum()
         results = (losses, weighted, valid.sum(dim=1), correct, by_slot)
@@ -136,11 +158,12 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad, *unused):
-        grad_hidden, grad_weight = ctx.saved_tensors
+        grad_hidden, grad_weight, *grad_additions = ctx.saved_tensors
         return (
             None if grad_hidden is None else grad_hidden * grad,
             None if grad_weight is None else (grad_weight * grad).to(ctx.weight_dtype),
-            *[None] * 6,
+            *[None] * 7,
+            *[addition * grad for addition in grad_additions],
         )
 
 
@@ -153,15 +176,19 @@ def ttt_loss(
     token_ids: Tensor,
     chunk: int,
     objective: Objective = CROSS_ENTROPY,
+    additions: Sequence[LowRank] = (),
 ) -> tuple[Tensor, StepCounts]:
-    """Scalar loss sum_i step_decay^i * mean_i, and the counts.
+    """Scalar loss sum_i step_decay^i * mean_i, and the counts; of several experts, the sum, and the counts of each.
 
-    hidden: normed layer outputs, [I, M, H].  weight: the draft head, [W, H].  slots: slot that predicts from teacher
-    position p at step i, or -1, [I, P], on the host.  token_ids: target id of every draft id, [W].
+    hidden: normed layer outputs, [I, M, H]; of K experts that read the same batch, [K * I, M, H].  weight: the draft
+    head, [W, H].  slots: slot that predicts from teacher position p at step i, or -1, [I, P], on the host.  token_ids:
+    target id of every draft id, [W].  additions: of each expert, to the head; empty: of one drafter without any.
     """
-    results = _ChunkedLoss.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk, objective)
+    count = max(1, len(additions))
+    parts = [part for addition in additions for part in (addition.down, addition.up)]
+    results = _ChunkedLoss.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk, objective, count, *parts)
     loss, losses, weighted, valid, correct, by_slot = results
-    joint = correct.long().cumprod(dim=0).bool() & by_slot
+    joint = correct.unflatten(0, (count, -1)).long().cumprod(dim=1).flatten(0, 1).bool() & by_slot
     return loss, StepCounts(losses, weighted, valid, correct.sum(dim=1), joint.sum(dim=1))
 
 
@@ -178,7 +205,7 @@ def next_token_loss(
     hidden: normed states at the teacher positions, [P, H].  weight: the head, [W, H].  token_ids: as in `ttt_loss`.
     """
     slots = torch.arange(hidden.shape[0])[None]
-    results = _ChunkedLoss.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk, objective)
+    results = _ChunkedLoss.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk, objective, 1)
     return results[0], results[4][0]
 
 

@@ -5,6 +5,7 @@ Axes: N slots of a packed batch, M slots that start inside an answer, I steps, P
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -94,6 +95,26 @@ def lay_out(batch: PackedBatch, steps: int) -> Layout:
         first_row, first_slot = first_row + count, first_slot + length
     device, blocks = batch.tokens.device, list(query_blocks(spans, rows.tolist()))
     return Layout(rows.to(device), blocks, teacher_positions.to(device), slots)
+
+
+def join_batches(batches: Sequence[PackedBatch]) -> PackedBatch:
+    """The batches laid end to end."""
+    columns = {name: [getattr(batch, name) for batch in batches] for name in PackedBatch.__dataclass_fields__}
+    lengths = [length for part in columns.pop("lengths") for length in part]
+    return PackedBatch(lengths=lengths, **{name: torch.cat(parts) for name, parts in columns.items()})
+
+
+def join_layouts(layouts: Sequence[Layout], num_slots: Sequence[int]) -> Layout:
+    """The layout of batches laid end to end.  num_slots: of each batch."""
+    rows, blocks, positions, slots, first_row, first_slot = [], [], [], [], 0, 0
+    for layout, count in zip(layouts, num_slots, strict=True):
+        rows.append(layout.rows + first_slot)
+        positions.append(layout.teacher_positions + first_slot)
+        slots.append(torch.where(layout.slots < 0, -1, layout.slots + first_row))
+        shift = (first_row, first_row, first_slot, first_slot)
+        blocks += [Block(*(a + b for a, b in zip(block, shift, strict=True))) for block in layout.blocks]
+        first_row, first_slot = first_row + layout.rows.numel(), first_slot + count
+    return Layout(torch.cat(rows), blocks, torch.cat(positions), torch.cat(slots, dim=1))
 
 
 def unroll(drafter: Eagle3Drafter, batch: PackedBatch, layout: Layout, steps: int, recompute: bool) -> Tensor:
