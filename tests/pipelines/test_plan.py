@@ -83,8 +83,8 @@ def test_answers_of_others_are_not_timed(tmp_path, capsys):
     turns = [{"role": "user", "content": "say"}, {"role": "assistant", "content": "this"}]
     rows = [{"messages": [{**turns[0], "content": f"say {number}"}, turns[1]]} for number in range(30)]
     write_lines(tmp_path / "given.jsonl", rows)
-    given = ["data=jsonl", f"path={tmp_path / 'given.jsonl'}", "data.answers=given"]
-    assert planned(target, "experiment=smoke", *given, command="prepare-data") == 0
+    recorded = ["data=jsonl", f"path={tmp_path / 'given.jsonl'}", "data.answers=given"]
+    assert planned(target, "experiment=smoke", *recorded, command="prepare-data") == 0
     out = capsys.readouterr().out
     assert "given with the prompts" in out and "twice" not in out
 
