@@ -9,7 +9,7 @@ import torch
 from rich.table import Table
 
 from drafterforge.config.commands import TrainDrafterConfig
-from drafterforge.config.plan import THIS, PlanConfig
+from drafterforge.config.plan import THIS, PlanConfig, PlannedCommand
 from drafterforge.config.progress import say, table_console
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.load_warning import warn_if_busy
@@ -38,13 +38,13 @@ from drafterforge.targets.load import load_target
 from drafterforge.targets.shape import ModelShape, find_config, is_local
 from drafterforge.training.launch import local_devices
 
-Config = PlanConfig
+Config = PlanConfig  # of the device; `PlannedCommand` also has the config of the command that is planned
 ESTIMATED = (
     "Estimates from the rates of a device are right within a factor of about three; trials on a device are closer."
 )
 
 
-def run(planned: Config) -> None:
+def run(planned: PlannedCommand) -> None:
     if stream := planned.config.data.stream:
         raise ConfigError(
             f"plan does not cover data.stream={stream}, whose disk is bounded by data.stream_gb; leave it out to plan "
@@ -77,7 +77,7 @@ def run(planned: Config) -> None:
 
 
 def make_plan(
-    planned: Config, shape: ModelShape, device: torch.device, dtype: torch.dtype, room: Room
+    planned: PlannedCommand, shape: ModelShape, device: torch.device, dtype: torch.dtype, room: Room
 ) -> tuple[list[Stage], str]:
     """The stages, and what their figures come from: trials where the target is here and fits, else rates."""
     cfg, device_config = planned.config, planned.device
@@ -96,7 +96,7 @@ def make_plan(
     return estimate_stages(cfg, shape, rates, dtype.itemsize, assumed_workload(cfg)), rates.source
 
 
-def num_devices(planned: Config) -> int:
+def num_devices(planned: PlannedCommand) -> int:
     """Devices on which the command trains."""
     cfg = planned.config
     if not isinstance(cfg, TrainDrafterConfig):
@@ -104,7 +104,7 @@ def num_devices(planned: Config) -> int:
     return local_devices(cfg.trainer, cfg.target.device) * (cfg.trainer.num_nodes or 1)
 
 
-def free_room(planned: Config, device: torch.device) -> Room:
+def free_room(planned: PlannedCommand, device: torch.device) -> Room:
     """Free memory of the device and free disk at runs_dir, or what the user says of another device."""
     device_config, folder = planned.device, Path(planned.runs_dir).resolve()
     while not folder.exists():

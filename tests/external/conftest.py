@@ -62,6 +62,12 @@ class Client:
             pytest.skip(f"no environment at {self.folder}; type scripts/clients_env {self.name}")
         return self
 
+    def require_plugin(self) -> Client:
+        """Skip the test where the environment is missing, or has no drafterforge."""
+        if self.require().run_code("import drafterforge"):
+            pytest.skip(f"drafterforge is not installed beside {self.name}; type scripts/clients_env {self.name}")
+        return self
+
     def env(self, **more: str) -> dict[str, str]:
         """Environment variables of its programs: one thread, no network, none of our packages."""
         variables = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}

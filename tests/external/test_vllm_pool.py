@@ -32,10 +32,7 @@ PROMPTS = 40
 
 @pytest.fixture(scope="module")
 def vllm() -> Client:
-    client = Client("vllm").require()
-    if client.run_code("import drafterforge"):
-        pytest.skip("drafterforge is not installed beside vLLM; type scripts/clients_env vllm")
-    return client
+    return Client("vllm").require_plugin()
 
 
 @pytest.fixture(scope="module")

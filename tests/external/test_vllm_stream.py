@@ -26,10 +26,7 @@ ENGINE = "data.vllm={enforce_eager: true, max_model_len: 1024, max_num_seqs: 4}"
 
 @pytest.fixture(scope="module")
 def vllm() -> Client:
-    client = Client("vllm").require()
-    if client.run_code("import drafterforge"):
-        pytest.skip("drafterforge is not installed beside vLLM; type scripts/clients_env vllm")
-    return client
+    return Client("vllm").require_plugin()
 
 
 def prepare(client: Client, folder: Path, *more: str, limit_gb: float = 1.0) -> subprocess.CompletedProcess:
