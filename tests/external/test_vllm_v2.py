@@ -22,9 +22,7 @@ V1, V2 = "vllm_cycles.py", "vllm_v2_cycles.py"
 @pytest.fixture(scope="module")
 def decode(real, tmp_path_factory) -> Callable[..., list[dict]]:
     """Answers of vLLM, and accepted tokens of their cycles, by a script and its further arguments."""
-    vllm, folder = Client("vllm").require(), tmp_path_factory.mktemp("v2")
-    if vllm.run_code("import drafterforge"):
-        pytest.skip("drafterforge is not installed beside vLLM; type scripts/clients_env vllm")
+    vllm, folder = Client("vllm").require_plugin(), tmp_path_factory.mktemp("v2")
     prompts = folder / "ids.json"
     prompts.write_text(json.dumps(held_out_prompts(real, PROMPTS, POOL_DOMAINS)))
     main(["export", "format=vllm-pool", "bundle=served", f"pool.drafters=[{','.join(NAMES)}]", f"runs_dir={folder}"])

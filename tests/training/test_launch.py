@@ -61,6 +61,12 @@ def test_the_process_that_fails_first_says_why(run, lines, code, message):
     assert seconds < 30
 
 
+def test_a_message_that_the_first_process_prints_later_is_not_repeated(run, monkeypatch):
+    monkeypatch.setattr(launch, "GRACE_S", 30.0)
+    interrupted = "sys.stderr.write('drafterforge: interrupted'); sys.exit(130)"
+    assert run(f"time.sleep(1); {interrupted}", interrupted)[:2] == (130, "")
+
+
 def test_a_process_ends_when_its_launcher_does(tmp_path):
     code = (
         "import time, os; from drafterforge.training import launch; launch.end_with_launcher(); "
