@@ -97,7 +97,7 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
         if failed is None:
             return 0
         code = processes[failed].returncode
-        if code == processes[0].returncode and code > 0:  # the first process has said it
+        if code == processes[0].returncode and code > 0 and code != RANK_LOST:  # the first process has said it
             return code
         if text := _last_words(failed, code, logs[failed]):
             print(text, file=sys.stderr)
