@@ -110,6 +110,13 @@ class Pool:
         self._try([*self.names, name], options)
         return options
 
+    def replace(self, name: str, drafter: Drafter) -> None:
+        """Replace a drafter by one that takes the same trees."""
+        reader = self._reader(name)
+        self.drafters[name] = drafter
+        if self._reader(name) is not reader:
+            self.stacks = {names: stack for names, stack in self.stacks.items() if name not in names}
+
     def remove(self, name: str) -> None:
         """Remove a drafter."""
         self.options = self.options_without(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,13 +13,15 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.kind import Eagle3Kind
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.hybrid.propose import HybridDrafting
+from drafterforge.drafters.retrieval.kind import RetrievalKind
+from drafterforge.drafters.retrieval.memory import AnswerMemory
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
-NEURAL = Eagle3Kind()
+NEURAL, RETRIEVAL = Eagle3Kind(), RetrievalKind()
 
 
 class HybridKind(DrafterKind):
@@ -44,6 +47,9 @@ class HybridKind(DrafterKind):
     def reader(self, drafter: HybridDrafter) -> Drafter:
         """The neural drafter: it reads in one pass with other drafters of its kind."""
         return drafter.neural
+
+    def with_memory(self, drafter: HybridDrafter, memory: AnswerMemory, shared: dict[int, Drafter]) -> HybridDrafter:
+        return replace(drafter, retrieval=RETRIEVAL.with_memory(drafter.retrieval, memory, shared))
 
     def indexed_drafting(self, drafter: HybridDrafter) -> HybridDrafting:
         return HybridDrafting(drafter)
