@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from drafterforge import __version__
-from drafterforge.config import bundle, catalogue, commands, plan, serving
+from drafterforge.config import bundle, catalogue, commands, learn, plan, serving
 from drafterforge.config.compose import load_config
 from drafterforge.config.hints import complete_commands, flags_for, plain_value
 from drafterforge.config.overrides import typed_choices
@@ -111,6 +111,11 @@ COMMANDS = {
         serving.ServeConfig,
         "serve an OpenAI-compatible HTTP API",
         check="drafterforge.assembly.checks:check_decoding",
+    ),
+    "learn": Command(
+        "drafterforge.pipelines.learn",
+        learn.LearnCommandConfig,
+        "show or delete what `serve learn=on` has recorded",
     ),
     "import": Command(
         "drafterforge.pipelines.import_drafter",
@@ -246,6 +251,8 @@ def _config(name: str, command: Command, overrides: list[str]) -> Any:
         if len(paths) > 1:
             raise ConfigError(f"inspect takes one folder, got {len(paths)}: {paths}")
         overrides = [o if o.startswith(("path=", "runs_dir=")) else f"path={o}" for o in overrides]
+    if name == "learn":
+        overrides = [o if "=" in o else f"action={o}" for o in overrides]
     return load_config(command.name, command.config, overrides)
 
 
@@ -388,7 +395,7 @@ def _help() -> str:
 
 
 def _command_help(name: str, command: Command, overrides: Sequence[str]) -> str:
-    usage = {"inspect": "PATH ", "plan": "COMMAND [its groups and keys ...] "}.get(name, "")
+    usage = {"inspect": "PATH ", "plan": "COMMAND [its groups and keys ...] ", "learn": "ACTION "}.get(name, "")
     usage = usage.strip() if name == "inspect" else f"{usage}[group=choice ...] [key=value ...]"
     lines = [f"drafterforge {name} {usage}", "", f"{command.summary}.", ""]
     groups = catalogue.command_groups(command.name)

@@ -46,6 +46,10 @@ class Metrics:
         self.answer_seconds = self._new(
             Histogram, "answer_seconds", "Seconds from arrival to the end of an answer", buckets=SECONDS
         )
+        self.recorded = self._new(Counter, "recorded_answers", "Answers recorded to learn from")
+        self.unrecorded = self._new(
+            Counter, "unrecorded_answers", "Answers not recorded, by reason, while learn=on", "reason"
+        )
         self.running = self._new(Gauge, "answers_running", "Answers being decoded")
         self.waiting = self._new(Gauge, "answers_waiting", "Answers waiting for a free row of the batch")
 

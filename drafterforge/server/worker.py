@@ -17,6 +17,7 @@ import torch
 from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.batch import Joining, Row
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.row_outputs import RowOutputs
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.server.metrics import Metrics
@@ -54,6 +55,7 @@ class Job:
     rule: StopRule
     sampling: Sampling
     deliver: Callable[[Update], None]  # called in the worker's thread
+    record: Callable[[Row], None] | None = None  # called in the worker's thread at the answer's end; None: not recorded
     arrived: float = field(default_factory=time.perf_counter)
     joining: Joining | None = None  # during the prefill
     row: Row | None = None  # after the prefill
@@ -191,7 +193,8 @@ class Worker:
             job = self.waiting[0]
             try:
                 if job.joining is None:
-                    job.joining = self.batch.begin(job.prompt, job.rule, job.sampling)
+                    outputs = None if job.record is None else RowOutputs()
+                    job.joining = self.batch.begin(job.prompt, job.rule, job.sampling, outputs)
                 num_read = job.joining.prefill.num_read
                 is_read = self.batch.advance(job.joining)
                 room -= job.joining.prefill.num_read - num_read
@@ -241,6 +244,8 @@ class Worker:
         if update.stop_reason:
             self.metrics.answers.labels(update.stop_reason).inc()
             self.metrics.answer_seconds.observe(time.perf_counter() - job.arrived)
+            if job.record is not None:
+                job.record(job.row)
         job.num_chars, job.num_tokens = len(answer.text), update.num_tokens
         job.deliver(update)
 
