@@ -1,33 +1,83 @@
-"""Show or delete what `serve learn=on` has recorded."""
+"""Learn from what `serve learn=on` has recorded; show, take back or delete what was recorded and learned."""
 
 from __future__ import annotations
 
+import os
+import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import torch
 from rich.table import Table
 
+from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, update_record
 from drafterforge.config.learn import LearnCommandConfig
-from drafterforge.config.progress import table_console
+from drafterforge.config.progress import log, table_console
 from drafterforge.data.served import served_shards
 from drafterforge.data.stream import MB, StreamRecord, erase_stream, used_bytes
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
+from drafterforge.pipelines.train_drafter import train
+from drafterforge.server.learning import LEARNER
+from drafterforge.targets.load import load_target
+from drafterforge.training.launch import end_with_stdin
+from drafterforge.training.traffic import TrafficLearner, delete_learned
 
 Config = LearnCommandConfig
+POLL_S = 5.0  # between two looks for new answers
+RETRY_S = 300.0  # after a failed round
 
 
 def run(cfg: Config) -> Path:
     folder = cfg.traffic_dir
-    record = StreamRecord.read(folder)
-    if record is None:
+    if StreamRecord.read(folder) is None:
         raise ArtifactError(f"{folder} holds no recorded traffic; start a server with `drafterforge serve learn=on`")
-    {"status": show_status, "delete": delete}[cfg.action](folder, record)
+    actions = {"status": show_status, "run": learn, "rollback": roll_back, "delete": delete}
+    actions.get(cfg.action, set_frozen)(cfg)
     return folder
 
 
-def show_status(folder: Path, record: StreamRecord) -> None:
-    """Print what the ring holds; nothing of its texts."""
-    shards = [*served_shards(folder)]
+def learn(cfg: Config) -> None:
+    """Learn until a signal ends the process, with what the machine has to spare."""
+    if LEARNER in os.environ:
+        end_with_stdin()
+    pace = spare_the_machine(cfg.learn.cpu_share)
+    target = load_target(replace(cfg.target, device=cfg.learn.device))
+    learner = TrafficLearner(cfg, target, train, pace)
+    while True:
+        try:
+            if (version := learner.round()) is not None:
+                log(f"learn: {describe(version)}")
+            time.sleep(POLL_S)
+        except DrafterforgeError as error:
+            update_record(cfg.traffic_dir, lambda record, text=str(error): replace(record, error=text))
+            log(f"learn: {error}")
+            time.sleep(RETRY_S)
+
+
+def spare_the_machine(share: float) -> float:
+    """Yield to all other processes, and use few threads; returns the share of the time that these may work."""
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    cores = os.cpu_count() or 1
+    threads = max(1, int(share * cores))
+    torch.set_num_threads(threads)
+    return min(1.0, share * cores / threads)
+
+
+def describe(version: LearnedVersion) -> str:
+    """A version in one line."""
+    return (
+        f"{version.name} of {version.num_train} answers: {version.gain:+.1%} tokens a cycle over {version.rival} on "
+        f"{version.num_judged} newer requests ({version.low:+.1%} to {version.high:+.1%}), {version.state}"
+    )
+
+
+def show_status(cfg: Config) -> None:
+    """Print what was recorded and learned; nothing of its texts."""
+    folder, shards = cfg.traffic_dir, [*served_shards(cfg.traffic_dir)]
+    record, learned = StreamRecord.read(folder), LearnedRecord.read(folder)
     table = Table(title=f"traffic in {folder}", title_justify="left", show_header=False)
     table.add_row("target", str(record.labels.get("target", "")))
     table.add_row("answers", f"{sum(len(rows) for _, rows in shards):,} now, {record.answers:,} recorded in all")
@@ -36,13 +86,43 @@ def show_status(folder: Path, record: StreamRecord) -> None:
     if shards:
         oldest = datetime.fromtimestamp(min(path.stat().st_mtime for path, _ in shards))
         table.add_row("oldest", oldest.isoformat(" ", "minutes"))
-    if record.error:
-        table.add_row("error", record.error)
+    for version in learned.versions:
+        table.add_row("learned", describe(version))
+    for error in filter(None, (record.error, learned.error)):
+        table.add_row("error", error)
     table_console().print(table)
-    print(f"next: drafterforge train-drafter data=traffic path={folder}")
+    state = "; frozen, `drafterforge learn thaw` goes on" if learned.frozen else ""
+    print(f"next: drafterforge train-drafter data=traffic path={folder}{state}")
 
 
-def delete(folder: Path, record: StreamRecord) -> None:
-    """Delete all recorded answers, also those that a running server holds."""
-    erase_stream(folder)
-    print(f"deleted all recorded answers in {folder}")
+def roll_back(cfg: Config) -> None:
+    """Let the newest expert leave; the one of its kind that it replaced drafts again."""
+    joined = LearnedRecord.read(cfg.traffic_dir).of_state(JOINED)
+    if not joined:
+        raise ConfigError("no expert that was learned from traffic drafts; type `drafterforge learn status`")
+    newest = joined[-1]
+
+    def change(record: LearnedRecord) -> LearnedRecord:
+        earlier = [version for version in record.of_state(LEFT) if version.kind == newest.kind]
+        record = record.with_state(newest.name, LEFT)
+        return record.with_state(earlier[-1].name, JOINED) if earlier else record
+
+    drafters = update_record(cfg.traffic_dir, change).drafters
+    print(f"{newest.name} left; {newest.kind} is drafted by {drafters.get(newest.kind, 'the drafters before')}")
+
+
+def set_frozen(cfg: Config) -> None:
+    """Freeze or thaw."""
+    update_record(cfg.traffic_dir, lambda record: replace(record, frozen=cfg.action == "freeze"))
+    print("nothing is learned until `drafterforge learn thaw`" if cfg.action == "freeze" else "learning goes on")
+
+
+def delete(cfg: Config) -> None:
+    """Delete all recorded answers, also those that a running server holds, and the experts learned from them."""
+    erase_stream(cfg.traffic_dir)
+    names = [version.name for version in LearnedRecord.read(cfg.traffic_dir).versions]
+    update_record(
+        cfg.traffic_dir, lambda record: LearnedRecord(frozen=record.frozen, num_deletions=record.num_deletions + 1)
+    )
+    delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
+    print(f"deleted all recorded answers in {cfg.traffic_dir}, and {len(names)} drafters learned from them")

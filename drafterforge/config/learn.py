@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from drafterforge.config.checks import require, require_at_least, require_choice, require_share
+from drafterforge.config.checks import (
+    require,
+    require_at_least,
+    require_choice,
+    require_counts,
+    require_seed,
+    require_share,
+)
 from drafterforge.config.fields import section, setting
 from drafterforge.config.target import TargetConfig
 
-ACTIONS = ("status", "delete")  # of `drafterforge learn`
+ACTIONS = ("status", "run", "rollback", "freeze", "thaw", "delete")  # of `drafterforge learn`
 
 
 @dataclass(frozen=True)
@@ -23,13 +30,23 @@ class LearnConfig:
     sample: float = setting(1.0, "share of requests that are recorded")
     client_tokens: int = setting(200000, "tokens that are recorded of one client address in an hour at most")
     memory_tokens: int = setting(131072, "newest tokens of answers that retrieval looks up; 0: none")
+    train: bool = setting(True, "train LoRA experts of what is recorded, in a process of their own")
+    min_answers: int = setting(128, "new answers of a kind of traffic, for each training on it")
+    held_out: int = setting(24, "newest requests of a kind that judge a new expert; half as many validate its training")
+    steps: int = setting(200, "optimiser steps of a training")
+    max_experts: int = setting(4, "experts learned from traffic that draft at a time; the one that gains least leaves")
+    cpu_share: float = setting(0.25, "share of this machine's cores that training uses, besides idle ones")
+    device: str = setting("cpu", "device that training uses, as in target.device=")
 
     def __post_init__(self) -> None:
         for key in ("ring_gb", "max_age_h"):
             require(getattr(self, key) > 0, f"learn.{key} must be > 0, got {getattr(self, key)}")
         require_share("learn.sample", self.sample)
-        require_at_least("learn.client_tokens", self.client_tokens, 1)
         require_at_least("learn.memory_tokens", self.memory_tokens, 0)
+        require_counts(self, "learn", "client_tokens steps max_experts")
+        require_at_least("learn.held_out", self.held_out, 4)
+        require_at_least("learn.min_answers", self.min_answers, 2 * self.held_out)
+        require(0 < self.cpu_share <= 1, f"learn.cpu_share must lie in (0, 1], got {self.cpu_share}")
 
     def traffic_dir(self, runs_dir: str, target: str) -> Path:
         """The folder of what is recorded of a target's answers."""
@@ -40,12 +57,19 @@ class LearnConfig:
 class LearnCommandConfig:
     """`drafterforge learn ACTION`."""
 
-    action: str = setting("status", "status: what was recorded | delete: delete all that was recorded")
+    action: str = setting(
+        "status",
+        "status: what was recorded and learned | run: learn, as the process that `serve learn=on` starts | rollback: "
+        "take the newest expert back | freeze: learn nothing until thaw | thaw | delete: all that was recorded and "
+        "learned",
+    )
     target: TargetConfig = section(TargetConfig)
     learn: LearnConfig = section(LearnConfig)
     runs_dir: str = setting("runs", "folder that the server was started with")
+    seed: int = setting(0, "random seed of training")
 
     def __post_init__(self) -> None:
+        require_seed(self.seed)
         require_choice("learn", self.action, ACTIONS)
 
     @property

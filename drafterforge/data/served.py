@@ -143,6 +143,14 @@ class ServedCaptures:
         captures |= dict(zip(missing, computed, strict=True))
         return [captures[i] for i in range(len(rows))]
 
+    def prompt_features(self, row: Answer) -> Tensor:
+        """Features of the last token of a prompt, [1, 3H]; computed if they were not captured."""
+        with contextlib.suppress(FileNotFoundError):
+            if row.id in self.shards:
+                with safe_open(self.shards[row.id], "pt") as file:
+                    return file.get_slice(f"{row.id}.features")[row.prompt_tokens - 1 : row.prompt_tokens]
+        return self.target([list(row.input_ids[: row.prompt_tokens])])[0].features[-1:]
+
     def _read(self, row: Answer) -> CachedCapture:
         length = len(row.input_ids)
         with safe_open(self.shards[row.id], "pt") as file:

@@ -12,6 +12,7 @@ from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import ConfigError
 from drafterforge.router.router import Router
+from drafterforge.router.traffic import TrafficRouter
 from drafterforge.runtime.worth import Worth
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.selectors import advised
@@ -32,7 +33,7 @@ class Pool:
         details: bool = False,
         shapes: Mapping[str, TreeShape] | None = None,
         scheduler: Scheduler | None = None,
-        router: Router | None = None,
+        router: Router | TrafficRouter | None = None,
         worth: Worth | None = None,
         **options: object,
     ) -> None:

@@ -10,13 +10,16 @@ from functools import partial
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
+from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.batch import Row
 from drafterforge.runtime.engine import Engine, kind_name
+from drafterforge.runtime.pool import Pool
 from drafterforge.server.connections import Connections
 from drafterforge.server.exchange import AnswerSpec, Exchange, while_connected
 from drafterforge.server.failures import ApiError, shutting_down
+from drafterforge.server.learning import LearnedDrafters, LearnerProcess, Learning, learn_command
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.protocol import AnswerRequest, ChatRequest, read_request
 from drafterforge.server.streaming import AnswerStream
@@ -36,6 +39,7 @@ class Service:
         self.metrics = Metrics("none" if engine.drafter is None else kind_name(engine.drafter))
         self.connections = Connections(cfg.max_connections, cfg.read_timeout_s)
         self.traffic = self._open_traffic() if cfg.learn.record else None
+        self.learning = self._open_learning() if cfg.learn.record and cfg.learn.train else None
         self.worker = Worker(engine, self.metrics, cfg.max_waiting)
         self.reader = ThreadPoolExecutor(1, "drafterforge-reader")  # so that tokenizing does not delay the streams
         target = engine.target
@@ -49,13 +53,25 @@ class Service:
             self.engine.use_memory(recorder.memory)
         return recorder
 
+    def _open_learning(self) -> Learning | None:
+        """What trains experts and lets them join; None if the engine has no pool that they could join."""
+        target, runs_dir, folder = self.engine.target, self.cfg.runs_dir, self.traffic.writer.folder
+        if not isinstance(self.engine.drafter, Pool):
+            return None
+        process = LearnerProcess(learn_command(self.cfg.learn, target.settings, runs_dir, folder), folder)
+        return Learning(process, LearnedDrafters(self.engine, RunsFolder(runs_dir, target, quiet=True), folder))
+
     def start(self) -> None:
         self.worker.thread.start()
+        if self.learning is not None:
+            self.learning.start(self.worker.between_cycles)
 
     def close(self) -> None:
         """Stop at once; running answers fail."""
         self.worker.close(0)
         self.reader.shutdown(wait=False)
+        if self.learning is not None:
+            self.learning.close()
         if self.traffic is not None:
             self.traffic.close()
 
@@ -63,8 +79,12 @@ class Service:
     def health(self) -> tuple[int, dict[str, str]]:
         """The status and content of `/health`; learning that has failed does not make the server unhealthy."""
         state = self.worker.state
-        learning = {} if self.traffic is None else {"learning": self.traffic.state}
-        return 200 if state == "ok" else 503, {"status": state} | learning
+        content = {"status": state}
+        if self.traffic is not None:
+            content["recording"] = self.traffic.state
+        if self.learning is not None:
+            content["learning"] = self.learning.state
+        return 200 if state == "ok" else 503, content
 
     async def respond(self, request: Request, kind: type[AnswerRequest]) -> Response:
         """The response to a request, complete or as a stream."""

@@ -78,8 +78,8 @@ class TrafficRecorder:
 
     @property
     def state(self) -> str:
-        """recording | failed."""
-        return "failed" if self.failure else "recording"
+        """running | failed."""
+        return "failed" if self.failure else "running"
 
     def admits(self, client: str, opted_out: bool) -> bool:
         """Whether a request is recorded.  client: its address.  opted_out: by its header."""

@@ -73,6 +73,7 @@ class Worker:
         self.capacity = engine.max_batch + max_waiting
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []  # in the order of the batch's rows
+        self.tasks: deque[Callable[[], None]] = deque()  # to be called between cycles
         self.changed = threading.Condition()
         self.closes_at: float | None = None
         self.save_s = SAVE_S
@@ -110,6 +111,12 @@ class Worker:
             if self.num_jobs + len(jobs) > self.capacity:
                 raise QueueFullError
             self.waiting.extend(jobs)
+            self.changed.notify()
+
+    def between_cycles(self, task: Callable[[], None]) -> None:
+        """Call a function in the worker's thread, before the next cycle; its errors are logged."""
+        with self.changed:
+            self.tasks.append(task)
             self.changed.notify()
 
     def drop(self, jobs: Sequence[Job]) -> None:
@@ -155,11 +162,17 @@ class Worker:
     def _wait(self) -> bool:
         """Sleep until there is a job; False when the thread has to end."""
         with self.changed:
-            while not self.num_jobs and self.closes_at is None:
+            while not self.num_jobs and not self.tasks and self.closes_at is None:
                 self.changed.wait()
-            return self.num_jobs > 0 and (self.closes_at is None or time.monotonic() < self.closes_at)
+            has_work = self.num_jobs > 0 or (len(self.tasks) > 0 and self.closes_at is None)
+            return has_work and (self.closes_at is None or time.monotonic() < self.closes_at)
 
     def _step(self) -> None:
+        while self.tasks:
+            try:
+                self.tasks.popleft()()
+            except Exception:
+                log.exception("a change of the drafters failed")
         try:
             self._remove_dropped()
             self._admit()

@@ -26,7 +26,7 @@ def impatient(monkeypatch):
 
 
 def learning(tmp_path, **changes) -> LearnConfig:
-    return LearnConfig(record=True, folder=str(tmp_path / "ring"), **changes)
+    return LearnConfig(record=True, train=False, folder=str(tmp_path / "ring"), **changes)
 
 
 def texts(tmp_path) -> list[list[int]]:
@@ -38,7 +38,7 @@ def test_finished_answers_are_recorded_with_outputs_and_nothing_is_logged(speaki
     with serving(Engine(speaking, pool_of(speaking), SHAPE), learn=learning(tmp_path)) as up:
         answers = [up.ask(prompt=f"{SECRET} {number}", return_token_ids=True).json() for number in range(5)]
         eventually(lambda: up.figure("recorded_answers_total") == 5)
-        assert HTTP.get(f"{up.url}/health").json() == {"status": "ok", "learning": "recording"}
+        assert HTTP.get(f"{up.url}/health").json() == {"status": "ok", "recording": "running"}
         assert SECRET not in HTTP.get(f"{up.url}/metrics").text
     expected = [
         [*choice["prompt_token_ids"], *choice["token_ids"]] for answer in answers for choice in answer["choices"]
@@ -113,7 +113,7 @@ def test_a_recorder_that_fails_is_reported_and_serving_goes_on(speaking, tmp_pat
     with serving(Engine(speaking), learn=learning(tmp_path)) as up:
         monkeypatch.setattr(up.service.traffic.writer, "add", fail)
         assert up.ask().status_code == 200
-        eventually(lambda: HTTP.get(f"{up.url}/health").json() == {"status": "ok", "learning": "failed"})
+        eventually(lambda: HTTP.get(f"{up.url}/health").json() == {"status": "ok", "recording": "failed"})
         assert up.ask().status_code == 200
         assert up.figure("unrecorded_answers_total", reason="failed") == 1
 

@@ -68,3 +68,8 @@ def combine(name: str, first: Drafter | None, second: Drafter | None) -> HybridD
             f"NAME{JOINT}retrieval, NAME being an EAGLE-3 drafter"
         )
     return HybridDrafter(first, second)
+
+
+def with_neural(drafter: Drafter, neural: Drafter) -> Drafter:
+    """A hybrid like `drafter` of another neural drafter; that drafter alone if `drafter` is no hybrid."""
+    return replace(drafter, neural=neural) if isinstance(drafter, HybridDrafter) else neural
