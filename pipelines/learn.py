@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -29,6 +31,8 @@ RETRY_S = 300.0  # after a failed round
 
 
 def run(cfg: Config) -> Path:
+    if cfg.action == "replay":
+        return import_module("drafterforge.pipelines.learn_replay").run(cfg)
     folder = cfg.traffic_dir
     if StreamRecord.read(folder) is None:
         raise ArtifactError(f"{folder} holds no recorded traffic; start a server with `drafterforge serve learn=on`")
@@ -42,6 +46,8 @@ def learn(cfg: Config) -> None:
     if LEARNER in os.environ:
         end_with_stdin()
     pace = spare_the_machine(cfg.learn.cpu_share)
+    while StreamRecord.read(cfg.traffic_dir).answers < cfg.learn.min_answers:  # the target takes memory
+        time.sleep(POLL_S)
     target = load_target(replace(cfg.target, device=cfg.learn.device))
     learner = TrafficLearner(cfg, target, train, pace)
     while True:
@@ -58,7 +64,7 @@ def learn(cfg: Config) -> None:
 def spare_the_machine(share: float) -> float:
     """Yield to all other processes, and use few threads; returns the share of the time that these may work."""
     os.nice(19)
-    if hasattr(os, "SCHED_IDLE"):
+    with suppress(AttributeError, OSError):  # Linux alone has it, and a container may refuse it
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     cores = os.cpu_count() or 1
     threads = max(1, int(share * cores))

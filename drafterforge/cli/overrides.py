@@ -27,7 +27,8 @@ def read_config(name: str, overrides: list[str]) -> Any:
             raise ConfigError(f"inspect takes one folder, got {len(paths)}: {paths}")
         overrides = [o if o.startswith(("path=", "runs_dir=")) else f"path={o}" for o in overrides]
     if name == "learn":
-        overrides = [o if "=" in o else f"action={o}" for o in overrides]
+        keys = iter(("action", "path"))
+        overrides = [o if "=" in o else f"{next(keys, 'path')}={o}" for o in overrides]
     return load_config(command.name, command.config, overrides)
 
 

@@ -16,7 +16,7 @@ from drafterforge.config.checks import (
 from drafterforge.config.fields import section, setting
 from drafterforge.config.target import TargetConfig
 
-ACTIONS = ("status", "run", "rollback", "freeze", "thaw", "delete")  # of `drafterforge learn`
+ACTIONS = ("status", "run", "rollback", "freeze", "thaw", "delete", "replay")  # of `drafterforge learn`
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LearnConfig:
     ring_gb: float = setting(2.0, "largest size of the recorded answers on disk; the oldest are deleted")
     max_age_h: float = setting(168.0, "hours after which recorded answers are deleted")
     sample: float = setting(1.0, "share of requests that are recorded")
-    client_tokens: int = setting(200000, "tokens that are recorded of one client address in an hour at most")
+    client_tokens: int = setting(65536, "tokens that are recorded of one client address in an hour at most")
     memory_tokens: int = setting(131072, "newest tokens of answers that retrieval looks up; 0: none")
     train: bool = setting(True, "train LoRA experts of what is recorded, in a process of their own")
     min_answers: int = setting(128, "new answers of a kind of traffic, for each training on it")
@@ -61,8 +61,13 @@ class LearnCommandConfig:
         "status",
         "status: what was recorded and learned | run: learn, as the process that `serve learn=on` starts | rollback: "
         "take the newest expert back | freeze: learn nothing until thaw | thaw | delete: all that was recorded and "
-        "learned",
+        "learned | replay: requests of a log, with and without learning from them",
     )
+    path: str = setting("", 'replay: a file of {"messages": [...]} lines, in the order of their arrival', input="path")
+    limit: int = setting(0, "replay: largest number of requests; 0: all")
+    max_new_tokens: int = setting(128, "replay: length limit of an answer, in tokens")
+    old_prompts: int = setting(0, "replay: held-out prompts of the package's domains that are decoded afterwards")
+    name: str = setting("traffic", "replay: name of the report")
     target: TargetConfig = section(TargetConfig)
     learn: LearnConfig = section(LearnConfig)
     runs_dir: str = setting("runs", "folder that the server was started with")
@@ -71,6 +76,15 @@ class LearnCommandConfig:
     def __post_init__(self) -> None:
         require_seed(self.seed)
         require_choice("learn", self.action, ACTIONS)
+        require(
+            bool(self.path) == (self.action == "replay"),
+            "learn replay needs a log: type `drafterforge learn replay LOG.jsonl`"
+            if self.action == "replay"
+            else f"path= is read by learn replay only, not by learn {self.action}",
+        )
+        for key in ("limit", "old_prompts"):
+            require_at_least(key, getattr(self, key), 0)
+        require_at_least("max_new_tokens", self.max_new_tokens, 2)
 
     @property
     def traffic_dir(self) -> Path:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 import threading
@@ -43,7 +44,7 @@ FLUSH_S = 5.0  # seconds that finished answers wait for their shard at most
 POLL_S = 0.2
 SAY_S = 60.0  # between two lines of a reader that waits
 FIRST_SAY_S = 5.0
-TIDY_S = 1.0  # between two looks of a writer with a `Retention` at its folder
+TIDY_S, AGE_S = 1.0, 60.0  # between two looks of a writer with a `Retention` for `erase`, and for old shards
 RECORD, DONE, READERS, ERASE = "stream.json", "done", "readers", "erase"
 
 
@@ -206,6 +207,7 @@ class StreamWriter:
         self.pending_bytes, self.pending_since, self.closing = 0, 0.0, False
         self.next_number = max([self.record.below, *(number + 1 for number in self.record.more)])
         self.is_full = False  # the thread waits for a reader
+        self.next_look = -math.inf  # for shards that are too old
         self.changed = threading.Condition()
         self._tidy()
         self.thread = threading.Thread(target=self._work, name="drafterforge-stream", daemon=True)
@@ -230,6 +232,14 @@ class StreamWriter:
             self.pending.append((number, served, size))
             self.pending_bytes += size
             self.changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until all that was added is written; of a writer with a retention, which waits for nobody."""
+        while self.pending_bytes and self.thread.is_alive():
+            with self.changed:
+                self.pending_since = -math.inf
+                self.changed.notify_all()
+            time.sleep(POLL_S / 20)
 
     def close(self, timeout: float | None = None) -> None:
         """Write what is pending, as far as there is room now, and end the thread."""
@@ -270,8 +280,10 @@ class StreamWriter:
         if self.retention is None:
             return
         oldest, demand = time.time() - self.retention.max_age_s, self.folder / ERASE
-        is_demanded = demand.exists()
-        for number in shard_numbers(self.folder):
+        is_demanded, is_due = demand.exists(), time.monotonic() >= self.next_look
+        if is_due:
+            self.next_look = time.monotonic() + AGE_S
+        for number in shard_numbers(self.folder) if is_demanded or is_due else ():
             files = shard_files(self.folder, number)
             if is_demanded or any(path.stat().st_mtime < oldest for path in files):
                 delete_shard(self.folder, number)

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
+from drafterforge.runtime.answer_log import AnswerLog
 from drafterforge.runtime.batch import Row
 from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.runtime.pool import Pool
@@ -40,6 +41,8 @@ class Service:
         self.connections = Connections(cfg.max_connections, cfg.read_timeout_s)
         self.traffic = self._open_traffic() if cfg.learn.record else None
         self.learning = self._open_learning() if cfg.learn.record and cfg.learn.train else None
+        if cfg.learn.record:
+            self.metrics.watch_learning(lambda: "failed" not in self._learning_states().values())
         self.worker = Worker(engine, self.metrics, cfg.max_waiting)
         self.reader = ThreadPoolExecutor(1, "drafterforge-reader")  # so that tokenizing does not delay the streams
         target = engine.target
@@ -48,14 +51,14 @@ class Service:
 
     def _open_traffic(self) -> TrafficRecorder:
         learn, target = self.cfg.learn, self.engine.target
-        recorder = TrafficRecorder(learn, learn.traffic_dir(self.cfg.runs_dir, target.name), target, self.metrics)
-        if recorder.memory is not None:
-            self.engine.use_memory(recorder.memory)
-        return recorder
+        answers = AnswerLog(learn, learn.traffic_dir(self.cfg.runs_dir, target.name), target)
+        if answers.memory is not None:
+            self.engine.use_memory(answers.memory)
+        return TrafficRecorder(learn, answers, self.metrics)
 
     def _open_learning(self) -> Learning | None:
         """What trains experts and lets them join; None if the engine has no pool that they could join."""
-        target, runs_dir, folder = self.engine.target, self.cfg.runs_dir, self.traffic.writer.folder
+        target, runs_dir, folder = self.engine.target, self.cfg.runs_dir, self.traffic.answers.writer.folder
         if not isinstance(self.engine.drafter, Pool):
             return None
         process = LearnerProcess(learn_command(self.cfg.learn, target.settings, runs_dir, folder), folder)
@@ -79,12 +82,12 @@ class Service:
     def health(self) -> tuple[int, dict[str, str]]:
         """The status and content of `/health`; learning that has failed does not make the server unhealthy."""
         state = self.worker.state
-        content = {"status": state}
-        if self.traffic is not None:
-            content["recording"] = self.traffic.state
-        if self.learning is not None:
-            content["learning"] = self.learning.state
-        return 200 if state == "ok" else 503, content
+        return 200 if state == "ok" else 503, {"status": state} | self._learning_states()
+
+    def _learning_states(self) -> dict[str, str]:
+        """running | failed, of recording and of learning where they are on."""
+        parts = {"recording": self.traffic, "learning": self.learning}
+        return {name: part.state for name, part in parts.items() if part is not None}
 
     async def respond(self, request: Request, kind: type[AnswerRequest]) -> Response:
         """The response to a request, complete or as a stream."""

@@ -6,18 +6,15 @@ requests that it was not trained on.  It joins if the 95 % interval of its gain 
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from lightning import Callback, LightningModule, Trainer
-from scipy import stats
 
 from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
 from drafterforge.artifacts.learned import JOINED, LEFT, REJECTED, LearnedRecord, LearnedVersion, update_record
@@ -26,7 +23,6 @@ from drafterforge.artifacts.run import artifact_run
 from drafterforge.artifacts.staging import drop_staging
 from drafterforge.assembly.build import advisor
 from drafterforge.assembly.defaults import default_drafters
-from drafterforge.assembly.pools import open_pool
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.data import DataConfig, DomainConfig
@@ -37,17 +33,16 @@ from drafterforge.config.trainer import TrainerConfig
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, encode_shard
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.served import ServedCaptures, served_shards
+from drafterforge.data.stream import StreamRecord
 from drafterforge.errors import ConfigError
-from drafterforge.replay.answer_recorder import STATIC, AnswerRecorder
 from drafterforge.router.traffic import UNKNOWN, traffic_kind
-from drafterforge.runtime.batch import Generation
-from drafterforge.runtime.pool import Pool
-from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.capture import FeatureCapture
 from drafterforge.targets.load import Target
 from drafterforge.training.initialisation import generalist_for
+from drafterforge.training.traffic_gate import Verdict, judge_drafter
 
-CONFIDENCE = 0.95
+ROUND = 16  # answers between two looks, at least, where a kind has too few distinct prompts
+TEXTS = ("answers", "features")  # artifacts that training makes of recorded answers
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Callback]], Path]
 
 
@@ -62,26 +57,6 @@ class Pace(Callback):
         worked = time.monotonic() - self.resumed
         time.sleep(worked * (1.0 / self.share - 1.0))
         self.resumed = time.monotonic()
-
-
-@dataclass(frozen=True)
-class Gain:
-    """Tokens per cycle of a drafter relative to the best other one: mean over requests, and its interval."""
-
-    rival: str
-    mean: float
-    low: float
-    high: float
-
-
-def paired_gain(candidate: np.ndarray, rivals: dict[str, np.ndarray]) -> Gain:
-    """The gain of a candidate.  candidate, rivals: tokens per cycle of each request, [Q]."""
-    rival = max(rivals, key=lambda name: float(np.log(rivals[name]).mean()))
-    ratios = np.log(candidate) - np.log(rivals[rival])
-    error = float(ratios.std(ddof=1)) / math.sqrt(len(ratios))
-    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(ratios) - 1)) * error
-    mean = float(ratios.mean())
-    return Gain(rival, *(math.expm1(value) for value in (mean, mean - reach, mean + reach)))
 
 
 def split_newest(rows: Sequence[Answer], num_test: int, num_val: int) -> dict[str, list[Answer]]:
@@ -102,33 +77,63 @@ class TrafficLearner:
         self.folder = cfg.traffic_dir
         self.runs = RunsFolder(cfg.runs_dir, target, quiet=True)
         self.router = advisor(self.runs, [domain_of(name) for name in default_drafters(self.runs)])
-        self.kinds: dict[str, str] = {}  # answer id -> its kind of traffic
+        self.kinds: dict[str, str] = {}  # id of each recorded answer -> its kind of traffic
+        self.least_answers = 0  # recorded in all, before which no kind has enough new ones
         self.delete_unrecorded(LearnedRecord.read(self.folder))
 
     def round(self) -> LearnedVersion | None:
         """Train and judge an expert of the kind of traffic with most new answers; None if there are too few."""
-        record = LearnedRecord.read(self.folder)
-        if record.frozen:
+        record, num_answers = LearnedRecord.read(self.folder), StreamRecord.read(self.folder).answers
+        if record.frozen or num_answers < self.least_answers:
             return None
         by_kind = self.answers()
         fresh = {kind: count_newer(rows, record.newest.get(kind, "")) for kind, rows in by_kind.items()}
-        kind = max(fresh, key=lambda name: fresh[name], default="")
-        if not kind or fresh[kind] < self.cfg.learn.min_answers:
-            return None
-        rows = by_kind[kind]
-        version = self.learn(kind, rows, record)
+        for kind in sorted(fresh, key=lambda name: -fresh[name]):
+            splits = split_newest(by_kind[kind], self.cfg.learn.held_out, self.cfg.learn.held_out // 2)
+            if fresh[kind] >= self.cfg.learn.min_answers and len(splits["train"]) >= self.cfg.learn.held_out:
+                return self.learn(kind, splits, by_kind[kind][-1].id, record)
+        missing = self.cfg.learn.min_answers - max(fresh.values(), default=0)
+        self.least_answers = num_answers + max(missing, ROUND)
+        return None
+
+    def learn(
+        self, kind: str, splits: dict[str, list[Answer]], newest: str, record: LearnedRecord
+    ) -> LearnedVersion | None:
+        """Train and judge an expert, and add it to the record; None if all was deleted meanwhile.
+
+        newest: id of the kind's newest answer.
+        """
+        name, incumbent = name_of(kind, len(record.versions) + 1), record.drafters.get(kind, "")
+        answers = JoinedAnswers([self.write_answers(name, kind, splits)])
+        self.train(self.training_config(name, kind, record), self.target, answers, [Pace(self.pace)])
+        verdict = self.judge(name, splits["test"], incumbent)
+        delete_learned(self.cfg.runs_dir, self.target.name, [name], TEXTS)  # which must not outlive the ring
+        version = LearnedVersion(
+            name=name,
+            kind=kind,
+            state=JOINED if verdict.gain.low > 0.0 else REJECTED,
+            rival=verdict.gain.rival,
+            gain=verdict.gain.mean,
+            low=verdict.gain.low,
+            high=verdict.gain.high,
+            num_train=len(splits["train"]),
+            num_judged=len(splits["test"]),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
 
         def add(current: LearnedRecord) -> LearnedRecord:
             if current.num_deletions != record.num_deletions:  # what it was learned from was deleted meanwhile
                 return current
-            newest = current.newest | {kind: rows[-1].id}
-            return self.bounded(replace(current, versions=[*current.versions, version], newest=newest, error=""))
+            if verdict.incumbent_leaves:
+                current = current.with_state(incumbent, LEFT)
+            versions, position = [*current.versions, version], current.newest | {kind: newest}
+            return self.bounded(replace(current, versions=versions, newest=position, error=""))
 
         current = update_record(self.folder, add)
         self.delete_unrecorded(current)
         if current.num_deletions == record.num_deletions:
             return current.versions[-1]
-        delete_learned(self.cfg.runs_dir, self.target.name, [version.name])
+        delete_learned(self.cfg.runs_dir, self.target.name, [name])
         return None
 
     def answers(self) -> dict[str, list[Answer]]:
@@ -142,30 +147,8 @@ class TrafficLearner:
                     self.kinds[row.id] = traffic_kind(self.router, captures.prompt_features(row).float())
                 kind = self.kinds[row.id]
                 by_kind.setdefault(kind, []).append(replace(row, domain=kind))
+        self.kinds = {row.id: kind for kind, rows in by_kind.items() for row in rows}
         return by_kind
-
-    def learn(self, kind: str, rows: Sequence[Answer], record: LearnedRecord) -> LearnedVersion:
-        """Train an expert and compare it with all other drafters."""
-        learn = self.cfg.learn
-        splits = split_newest(rows, learn.held_out, learn.held_out // 2)
-        name = name_of(kind, len(record.versions) + 1)
-        answers = JoinedAnswers([self.write_answers(name, kind, splits)])
-        cfg = self.training_config(name, kind, record)
-        self.train(cfg, self.target, answers, [Pace(self.pace)])
-        shutil.rmtree(artifact_dir(self.cfg.runs_dir, self.target.name, "features", name), ignore_errors=True)
-        gain = self.judge(name, splits["test"])
-        return LearnedVersion(
-            name=name,
-            kind=kind,
-            state=JOINED if gain.low > 0.0 else REJECTED,
-            rival=gain.rival,
-            gain=gain.mean,
-            low=gain.low,
-            high=gain.high,
-            num_train=len(splits["train"]),
-            num_judged=len(splits["test"]),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
 
     def write_answers(self, name: str, kind: str, splits: dict[str, list[Answer]]) -> AnswerSet:
         """The `answers` artifact that the expert is trained on."""
@@ -216,18 +199,9 @@ class TrafficLearner:
         init = record.drafters.get(kind, kind if kind in names and self.runs.rank(kind) else generalist)
         return replace(base, drafter=Eagle3DrafterConfig(init=init, tuning="lora"))
 
-    def judge(self, name: str, rows: Sequence[Answer]) -> Gain:
-        """Compare a drafter with those of `drafter=auto` on answers, by replaying their cycles."""
-        rivals = [rival for rival in map(domain_of, default_drafters(self.runs)) if rival != name]
-        pool = Pool(open_pool(self.cfg.runs_dir, self.target, [*rivals, name]), "static")
-        shape = default_shape(self.target.device, self.target.dtype)
-        recorder, lengths = AnswerRecorder(self.target, pool, shape), []
-        for row in rows:
-            ids, begin = row.input_ids, row.prompt_tokens
-            recorded = recorder.record(Generation(ids[:begin], ids[begin:], stop_reason="length"))[STATIC]
-            lengths.append([recorded.num_tokens / recorded.cycles(number) for number in range(len(pool.names))])
-        by_drafter = dict(zip(pool.names, np.array(lengths).T, strict=True))
-        return paired_gain(by_drafter.pop(name), by_drafter)
+    def judge(self, name: str, rows: Sequence[Answer], incumbent: str) -> Verdict:
+        """See `judge_drafter`."""
+        return judge_drafter(self.runs, name, rows, incumbent)
 
     def bounded(self, record: LearnedRecord) -> LearnedRecord:
         """The record with at most `max_experts` that draft, and one of each kind of traffic."""
@@ -260,9 +234,11 @@ def name_of(kind: str, number: int) -> str:
     return f"{kind}-v{number}" if kind == UNKNOWN else f"{kind}-traffic-v{number}"
 
 
-def delete_learned(runs_dir: str, target: str, names: Iterable[str]) -> None:
-    """Delete drafters that were learned from traffic, with their answers and features."""
-    for kind in ("drafters", "answers", "features"):
+def delete_learned(
+    runs_dir: str, target: str, names: Iterable[str], kinds: Sequence[str] = ("drafters", *TEXTS)
+) -> None:
+    """Delete artifacts of these kinds that were learned from traffic."""
+    for kind in kinds:
         for name in names:
             path = artifact_dir(runs_dir, target, kind, name)
             shutil.rmtree(path, ignore_errors=True)

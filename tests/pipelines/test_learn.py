@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from drafterforge.artifacts.folder import open_artifact
@@ -19,18 +23,21 @@ from drafterforge.config.pool import PoolConfig
 from drafterforge.config.serving import ServeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import SPLITS, AnswerSet
+from drafterforge.data.served import served_rows
 from drafterforge.data.stream import used_bytes
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.runtime.engine import Engine
 from drafterforge.server.learning import LOG, LearnedDrafters, LearnerProcess
 from drafterforge.targets.capture import FeatureCapture
 from drafterforge.targets.load import Target, load_target
-from drafterforge.training.traffic import Gain, TrafficLearner
+from drafterforge.training.traffic import TrafficLearner
+from drafterforge.training.traffic_gate import Gain, Verdict
 from tests.server.conftest import eventually, serving
 
 pytestmark = pytest.mark.slow  # whole programs
 
 NUM_REQUESTS = 20
+BETTER = Verdict(Gain("general", 0.1, 0.05, 0.15))
 
 
 def paths(bench) -> dict[str, Any]:
@@ -93,7 +100,7 @@ LEARN = LearnConfig(record=True, train=False, min_answers=16, held_out=4, steps=
 def learner(pool, monkeypatch) -> TrafficLearner:
     """A learner with traffic, for which every expert is a little better than the generalist."""
     record(pool)
-    monkeypatch.setattr(TrafficLearner, "judge", lambda *_: Gain("general", 0.1, 0.05, 0.15))
+    monkeypatch.setattr(TrafficLearner, "judge", lambda *_: BETTER)
     target = hf_target(pool)
     cfg = LearnCommandConfig(target=target.settings, learn=LEARN, runs_dir=str(pool.runs))
     return TrafficLearner(cfg, target, train)
@@ -134,9 +141,9 @@ def test_an_expert_that_is_not_better_is_rejected_and_deleted(pool, learner, mon
 
 
 def test_deleting_while_an_expert_is_trained_deletes_it_too(pool, learner, monkeypatch):
-    def judge(*args) -> Gain:
+    def judge(*args) -> Verdict:
         assert pool("learn", "delete").code == 0
-        return Gain("general", 0.1, 0.05, 0.15)
+        return BETTER
 
     monkeypatch.setattr(TrafficLearner, "judge", judge)
     assert learner.round() is None and LearnedRecord.read(learner.folder).versions == []
@@ -162,6 +169,38 @@ def test_killed_at_any_time_a_learner_leaves_no_half_artifact(pool):
     assert LearnedRecord.read(folder).error == ""
 
 
+def test_killed_at_any_time_a_server_goes_on_with_what_it_has_recorded(pool):
+    folder, answers = pool.runs / "tiny" / "traffic", []
+    for delay in (0.0, 0.3, 0.6):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        typed = ["target=hf", f"target.model={pool.target}", "target.name=tiny", "target.dtype=float32"]
+        typed += [f"runs_dir={pool.runs}", "learn=on", "learn.train=false", "learn.ring_gb=0.0005", "drafter=pool"]
+        server = subprocess.Popen([sys.executable, "-m", "drafterforge", "serve", f"port={port}", *typed])
+        try:
+            answers += [ask_when_up(port) for _ in range(20)]
+            time.sleep(delay)
+        finally:
+            server.kill()
+            server.wait()
+        rows = [*served_rows(folder)]
+        assert rows and all(len(row.transcript.ids) > 12 for row in rows)
+    assert all(tokens == answers[0] for tokens in answers)
+
+
+def ask_when_up(port: int) -> list[int]:
+    """The token ids of an answer, once the server accepts requests."""
+    fields = {"model": "tiny", "prompt": "again and again", "temperature": 0, "max_tokens": 12}
+    limit = time.monotonic() + 120
+    while True:
+        try:
+            url = f"http://127.0.0.1:{port}/v1/completions"
+            return httpx.post(url, json=fields | {"return_token_ids": True}).json()["choices"][0]["token_ids"]
+        except httpx.TransportError:
+            assert time.monotonic() < limit
+            time.sleep(0.1)
+
+
 def test_a_learner_that_cannot_start_is_reported(tmp_path):
     process = LearnerProcess(["learn", "nonsense"], tmp_path)
     limit = time.monotonic() + 120
@@ -170,3 +209,22 @@ def test_a_learner_that_cannot_start_is_reported(tmp_path):
         time.sleep(0.05)
     assert process.watch() == "failed"
     assert "learn must be one of" in (tmp_path / FOLDER / LOG).read_text()
+
+
+def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, monkeypatch):
+    monkeypatch.setattr(TrafficLearner, "judge", lambda *_: BETTER)
+    log = tmp_path / "requests.jsonl"
+    lines = [{"messages": [{"role": "user", "content": f"Explain {number} to me."}]} for number in range(20)]
+    log.write_text("\n".join(map(json.dumps, lines)))
+    typed = ("learn.min_answers=16", "learn.held_out=4", "learn.steps=4", "max_new_tokens=10", "old_prompts=3")
+    done = pool("learn", "replay", str(log), *typed)
+    assert done.code == 0, done.err
+    report = json.loads((pool.artifact("reports", "traffic") / "report.json").read_text())
+    assert [row["num_prompts"] for row in report["rows"]] == [20] * 4 + [6] * 4 + [3] * 4
+    assert all(row["mismatches"] == 0 for row in report["rows"])
+    (learned,) = report["curves"]["learned"]
+    assert learned["requests"] == 16 and learned["name"] == "traffic-1-v1" and learned["state"] == "joined"
+    assert "after 16 requests: traffic-1-v1" in done.out and "with learned experts and memory" in done.out
+    assert "a replay begins without traffic" in pool("learn", "replay", str(log), *typed).one_line()
+    assert "type `drafterforge learn replay LOG.jsonl" in pool("learn", "replay").one_line()
+    assert "is read by learn replay only" in pool("learn", "status", str(log)).one_line()

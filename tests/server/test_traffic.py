@@ -40,6 +40,7 @@ def test_finished_answers_are_recorded_with_outputs_and_nothing_is_logged(speaki
         eventually(lambda: up.figure("recorded_answers_total") == 5)
         assert HTTP.get(f"{up.url}/health").json() == {"status": "ok", "recording": "running"}
         assert SECRET not in HTTP.get(f"{up.url}/metrics").text
+        assert up.figure("learning_up") == 1
     expected = [
         [*choice["prompt_token_ids"], *choice["token_ids"]] for answer in answers for choice in answer["choices"]
     ]
@@ -71,7 +72,7 @@ def test_a_repeated_request_is_drafted_from_the_memory_also_after_a_restart(spea
         eventually(lambda: up.figure("recorded_answers_total") == 1)
         second = cycles(up)
     with serving(engine(), learn=learning(tmp_path)) as up:
-        eventually(lambda: up.service.traffic.memory.num_tokens > 0)
+        eventually(lambda: up.service.traffic.answers.memory.num_tokens > 0)
         third = cycles(up)
     with serving(engine(), learn=learning(tmp_path, memory_tokens=0)) as up:
         unremembered = cycles(up)
@@ -111,17 +112,18 @@ def test_a_recorder_that_fails_is_reported_and_serving_goes_on(speaking, tmp_pat
         raise OSError("no space")
 
     with serving(Engine(speaking), learn=learning(tmp_path)) as up:
-        monkeypatch.setattr(up.service.traffic.writer, "add", fail)
+        monkeypatch.setattr(up.service.traffic.answers.writer, "add", fail)
         assert up.ask().status_code == 200
         eventually(lambda: HTTP.get(f"{up.url}/health").json() == {"status": "ok", "recording": "failed"})
         assert up.ask().status_code == 200
         assert up.figure("unrecorded_answers_total", reason="failed") == 1
+        assert up.figure("learning_up") == 0
 
 
 def test_erasing_forgets_the_memory_of_a_running_server(speaking, tmp_path):
     with serving(Engine(speaking, Retrieval(), SHAPE), learn=learning(tmp_path)) as up:
         up.ask()
-        eventually(lambda: up.service.traffic.memory.num_tokens > 0)
+        eventually(lambda: up.service.traffic.answers.memory.num_tokens > 0)
         erase_stream(tmp_path / "ring")
-        assert up.service.traffic.memory.num_tokens == 0
+        assert up.service.traffic.answers.memory.num_tokens == 0
     assert list(served_shards(tmp_path / "ring")) == []

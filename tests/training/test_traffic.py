@@ -10,7 +10,8 @@ import pytest
 
 from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, update_record
 from drafterforge.data.answers import Answer
-from drafterforge.training.traffic import Pace, count_newer, name_of, paired_gain, split_newest
+from drafterforge.training.traffic import Pace, count_newer, name_of, split_newest
+from drafterforge.training.traffic_gate import paired_gain
 
 
 def answer(number: int, prompt: int) -> Answer:
