@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
-import torch
 from rich.table import Table
 
 from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, update_record
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.learn import LearnCommandConfig
+from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import log, table_console
 from drafterforge.data.served import served_shards
 from drafterforge.data.stream import MB, StreamRecord, erase_stream, used_bytes
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
+from drafterforge.pipelines import export
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.server.learning import LEARNER
 from drafterforge.targets.load import load_target
 from drafterforge.training.launch import end_with_stdin
-from drafterforge.training.traffic import TrafficLearner, delete_learned
+from drafterforge.training.traffic import TrafficLearner, delete_learned, spare_the_machine
 
 Config = LearnCommandConfig
 POLL_S = 5.0  # between two looks for new answers
@@ -36,7 +39,7 @@ def run(cfg: Config) -> Path:
     folder = cfg.traffic_dir
     if StreamRecord.read(folder) is None:
         raise ArtifactError(f"{folder} holds no recorded traffic; start a server with `drafterforge serve learn=on`")
-    actions = {"status": show_status, "run": learn, "rollback": roll_back, "delete": delete}
+    actions = {"status": show_status, "run": learn, "rollback": roll_back, "export": export_learned, "delete": delete}
     actions.get(cfg.action, set_frozen)(cfg)
     return folder
 
@@ -59,17 +62,6 @@ def learn(cfg: Config) -> None:
             update_record(cfg.traffic_dir, lambda record, text=str(error): replace(record, error=text))
             log(f"learn: {error}")
             time.sleep(RETRY_S)
-
-
-def spare_the_machine(share: float) -> float:
-    """Yield to all other processes, and use few threads; returns the share of the time that these may work."""
-    os.nice(19)
-    with suppress(AttributeError, OSError):  # Linux alone has it, and a container may refuse it
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    cores = os.cpu_count() or 1
-    threads = max(1, int(share * cores))
-    torch.set_num_threads(threads)
-    return min(1.0, share * cores / threads)
 
 
 def describe(version: LearnedVersion) -> str:
@@ -115,6 +107,19 @@ def roll_back(cfg: Config) -> None:
 
     drafters = update_record(cfg.traffic_dir, change).drafters
     print(f"{newest.name} left; {newest.kind} is drafted by {drafters.get(newest.kind, 'the drafters before')}")
+
+
+def export_learned(cfg: Config) -> None:
+    """Pack the experts that draft into a bundle, with the generalists that they add to."""
+    names = [version.name for version in LearnedRecord.read(cfg.traffic_dir).of_state(JOINED)]
+    if not names:
+        raise ConfigError("no expert that was learned from traffic drafts; type `drafterforge learn status`")
+    folders = [artifact_dir(cfg.runs_dir, cfg.target.folder_name, "drafters", name) for name in names]
+    parents = [parent for folder in folders for parent in Manifest.read(folder).parents]
+    generalists = dict.fromkeys(parent["name"] for parent in parents if parent["kind"] == "drafters")
+    pool = PoolConfig(drafters=[*generalists, *(name for name in names if name not in generalists)])
+    path = export.run(ExportConfig(target=cfg.target, pool=pool, bundle=cfg.name, runs_dir=cfg.runs_dir))
+    print(f"wrote {path}; next: drafterforge serve bundle={cfg.name}")
 
 
 def set_frozen(cfg: Config) -> None:

@@ -16,7 +16,7 @@ from drafterforge.config.checks import (
 from drafterforge.config.fields import section, setting
 from drafterforge.config.target import TargetConfig
 
-ACTIONS = ("status", "run", "rollback", "freeze", "thaw", "delete", "replay")  # of `drafterforge learn`
+ACTIONS = ("status", "run", "rollback", "freeze", "thaw", "export", "delete", "replay")  # of `drafterforge learn`
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class LearnCommandConfig:
     action: str = setting(
         "status",
         "status: what was recorded and learned | run: learn, as the process that `serve learn=on` starts | rollback: "
-        "take the newest expert back | freeze: learn nothing until thaw | thaw | delete: all that was recorded and "
-        "learned | replay: requests of a log, with and without learning from them",
+        "take the newest expert back | freeze: learn nothing until thaw | thaw | export: a bundle of the experts | "
+        "delete: all that was recorded and learned | replay: requests of a log, with and without learning from them",
     )
     path: str = setting("", 'replay: a file of {"messages": [...]} lines, in the order of their arrival', input="path")
     limit: int = setting(0, "replay: largest number of requests; 0: all")
     max_new_tokens: int = setting(128, "replay: length limit of an answer, in tokens")
     old_prompts: int = setting(0, "replay: held-out prompts of the package's domains that are decoded afterwards")
-    name: str = setting("traffic", "replay: name of the report")
+    name: str = setting("traffic", "replay, export: name of the report or the bundle")
     target: TargetConfig = section(TargetConfig)
     learn: LearnConfig = section(LearnConfig)
     runs_dir: str = setting("runs", "folder that the server was started with")

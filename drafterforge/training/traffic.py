@@ -6,14 +6,17 @@ requests that it was not trained on.  It joins if the 95 % interval of its gain 
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import Callback, LightningModule, Trainer
 
 from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
@@ -57,6 +60,17 @@ class Pace(Callback):
         worked = time.monotonic() - self.resumed
         time.sleep(worked * (1.0 / self.share - 1.0))
         self.resumed = time.monotonic()
+
+
+def spare_the_machine(share: float) -> float:
+    """Yield to all other processes, and use few threads; returns the share of the time that these may work."""
+    os.nice(19)
+    with suppress(AttributeError, OSError):  # Linux alone has it, and a container may refuse it
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    cores = os.cpu_count() or 1
+    threads = max(1, int(share * cores))
+    torch.set_num_threads(threads)
+    return min(1.0, share * cores / threads)
 
 
 def split_newest(rows: Sequence[Answer], num_test: int, num_val: int) -> dict[str, list[Answer]]:

@@ -115,6 +115,9 @@ def test_a_round_trains_an_expert_that_joins_a_running_server_and_leaves_again(p
         ("drafters", "general"),
     }
     assert learner.round() is None  # no newer answers
+    assert pool("learn", "export").code == 0
+    record_of_bundle = json.loads((pool.runs / "tiny" / "bundles" / "traffic" / "bundle.json").read_text())
+    assert {entry["name"] for entry in record_of_bundle["drafters"]} == {"general", version.name}
     engine, _ = open_engine(ServeConfig(drafter="pool", pool=PoolConfig(drafters=["general", "sql"]), **paths(pool)))
     prompt = list(range(5, 15))
     expected = Engine(hf_target(pool)).generate([prompt], 12)[0].tokens
@@ -127,6 +130,7 @@ def test_a_round_trains_an_expert_that_joins_a_running_server_and_leaves_again(p
             answer = up.ask(prompt=prompt, max_tokens=12, return_token_ids=True).json()["choices"][0]
             assert answer["token_ids"] == expected
     assert "traffic-1-v1 of" in pool("learn", "status").out
+    assert "no expert that was learned" in pool("learn", "export").one_line()
     assert pool("learn", "delete").code == 0
     assert not pool.artifact("drafters", "traffic-1-v1").exists()
     assert not pool.artifact("answers", "traffic-1-v1").exists()
