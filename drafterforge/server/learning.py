@@ -109,8 +109,9 @@ class LearnedDrafters:
     def _apply(self, record: LearnedRecord, joining: dict[str, Drafter]) -> None:
         """Change the pool; called between cycles."""
         for name, drafter in joining.items():
-            self.engine.add_drafter(name + self.suffix, drafter)
-            log.info("the drafter %s, learned from traffic, joins", name)
+            if name + self.suffix not in self.pool.names:  # an earlier change has added it
+                self.engine.add_drafter(name + self.suffix, drafter)
+                log.info("the drafter %s, learned from traffic, joins", name)
         self.router.drafters = record.drafters
         self.learned |= {version.name for version in record.versions}
         leaving = self.learned - set(record.drafters.values())
