@@ -27,7 +27,8 @@ class Rounds(NamedTuple):
     positions: np.ndarray  # [R]
     gamma: np.ndarray  # [R, N, K]
     accepted: np.ndarray  # [R, N, K]
-    probs: np.ndarray  # [R, N] distribution of the choice in the cycle that emitted the position
+    probs: np.ndarray  # [R, ..., N] what was played in the cycle that emitted the position, see `Learner.played`
+    begins: np.ndarray  # [R] bool: whether a cycle begins at the position
 
 
 class DelayQueue(Memory):
@@ -51,7 +52,7 @@ class DelayQueue(Memory):
         return self.start + self.gamma.shape[1]
 
     def add_cycle(self, position: int, probs: np.ndarray) -> None:
-        """Add a cycle that emitted tokens from `position` on, with its drafter drawn from `probs` [N]."""
+        """Add a cycle that emitted tokens from `position` on, with `probs` [..., N], see `Learner.played`."""
         self.begins.append(position)
         self.probs.append(probs.tolist())
 
@@ -90,23 +91,23 @@ class DelayQueue(Memory):
         positions = np.array(starts, dtype=int)
         if not len(positions):
             empty = np.empty((0, self.num_drafters, depth))
-            return Rounds(positions, empty, empty, empty[..., 0])
+            return Rounds(positions, empty, empty, empty[..., 0], np.zeros(0, dtype=bool))
         probs = [self.probs[bisect_right(self.begins, t) - 1] for t in starts]
         windows = positions[:, None] - self.start + np.arange(depth)  # [R, K]
         gamma, accepted = (values[:, windows].swapaxes(0, 1) for values in (self.gamma, self.accepted))
-        return Rounds(positions, gamma, accepted, np.array(probs))
+        return Rounds(positions, gamma, accepted, np.array(probs), np.isin(positions, self.begins))
 
     def add_drafter(self) -> None:
         """Add a drafter without measurements."""
         unknown = np.full((1, self.gamma.shape[1]), np.nan)
         self.gamma, self.accepted = (np.concatenate((values, unknown)) for values in (self.gamma, self.accepted))
-        self.probs = [[*probs, 0.0] for probs in self.probs]
+        self.probs = [np.insert(probs, self.num_drafters, 0.0, axis=-1).tolist() for probs in self.probs]
         self.num_drafters += 1
 
     def remove_drafter(self, index: int) -> None:
         """Remove drafter `index`, its measurements and probabilities."""
         super().remove_drafter(index)
-        self.probs = [[*probs[:index], *probs[index + 1 :]] for probs in self.probs]
+        self.probs = [np.delete(probs, index, axis=-1).tolist() for probs in self.probs]
 
 
 def _means(values: np.ndarray) -> np.ndarray:

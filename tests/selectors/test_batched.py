@@ -33,8 +33,11 @@ CASES = [
     ("random", {}),
     ("hedgespec", {}),
     ("hedgespec", UNEQUAL),
-    ("hedgespec", {"costs": COSTS, "estimator": "ratio_rb", "draw": "sample", "discount": 0.9}),
-    ("hedgespec", {"objective": "token", "discount": 1.0, **UNEQUAL}),
+    ("hedgespec", {"costs": COSTS, "estimator": "ratio_rb", "draw": "sample", "discounts": [1.0, 0.8]}),
+    ("hedgespec", {"objective": "token", "hybrid": False, **UNEQUAL}),
+    ("normalhedge_discounted", {}),
+    ("normalhedge_discounted", {"costs": COSTS, "estimator": "ratio_rb", "draw": "sample", "discount": 0.9}),
+    ("normalhedge_discounted", {"objective": "token", "discount": 1.0, **UNEQUAL}),
     ("normalhedge", {"levels": LEVELS}),
     ("normalhedge", {"objective": "token", "estimator": "ratio"}),
     ("hedge", {"hybrid": True}),
@@ -404,7 +407,14 @@ def test_nothing_waits_for_the_device(name, options):
 
 
 def test_names_are_those_of_the_registry():
-    assert set(names()) - set(batched_names()) == {"router", "oracle", "ucb1_sliding", "metasd_halving"}
+    assert set(names()) - set(batched_names()) == {
+        "router",
+        "oracle",
+        "hedgespec-paper",
+        "ucb1_sliding",
+        "thompson_sliding",
+        "metasd_halving",
+    }
 
 
 @pytest.mark.parametrize(

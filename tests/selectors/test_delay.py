@@ -47,7 +47,7 @@ def run_queue(chunks, granularity="token", eval_interval=1):
 def test_any_chunking_gives_the_same_complete_rounds_in_order(chunks, eval_interval):
     _, rounds, num_known = run_queue(chunks, eval_interval=eval_interval)
     assert [entry[0] for entry in rounds] == list(range(START, START + num_known - DEPTH + 1))
-    for position, gamma, accepted, _, _ in rounds:
+    for position, gamma, accepted, _, _, _ in rounds:
         index = position - START
         assert np.array_equal(gamma, GAMMA[:, index : index + DEPTH])
         assert np.array_equal(accepted, ACCEPTED[:, index : index + DEPTH])
@@ -66,7 +66,7 @@ def test_no_round_waits_longer_than_twice_the_depth_or_comes_before_it_is_comple
 def test_each_round_carries_the_probabilities_of_its_cycle(chunks, eval_interval):
     _, rounds, _ = run_queue(chunks, eval_interval=eval_interval)
     begins = np.minimum(np.cumsum([0, *chunks]), POSITIONS)
-    for position, _, _, probs, _ in rounds:
+    for position, _, _, probs, _, _ in rounds:
         covering = begins[begins <= position - START].max()
         assert np.array_equal(probs, probs_at(covering))
 

@@ -118,6 +118,8 @@ class BatchedThompson(BatchedBandit):
 
     def __init__(self, rule: Thompson, num_slots: int, device: torch.device | str = "cpu") -> None:
         """See `BatchedSelector`."""
+        if rule.window:
+            raise unavailable(rule, "window", rule.window, "type window=0")
         super().__init__(rule, num_slots, device, decay=rule.decay)
 
     def outcomes(self, slots: Tensor, arms: Tensor, rewards: Tensor) -> Tensor:

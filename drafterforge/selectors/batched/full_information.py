@@ -1,7 +1,8 @@
 """HedgeSpec for many requests: learners that follow the losses of all drafters.
 
 Axes: B rows, N drafters, K levels, P = K + 1 positions of a cycle, D measurements of a round (K, or 1 for the objective
-`token`), Q = D - 1 positions in the queue, R rounds, F sums per drafter.
+`token`), Q = D - 1 positions in the queue, R rounds, F sums per drafter, M distributions that a
+learner plays.
 
 A round starts at each position and needs the D measurements from there on, see `selectors.delay`.  The queue of a slot
 holds its last Q positions, aligned to the right, so the queue and the P positions of a cycle hold P windows of D
@@ -38,26 +39,30 @@ class BatchedFullInformation(BatchedSelector):
             raise unavailable(rule, "skip", rule.skip, "leave it out")
         if rule.queue.granularity != "token":
             raise unavailable(rule, "granularity", rule.queue.granularity, "type granularity=token")
-        discount = rule.learner.discount
         self.learner = batched_learner(rule.learner, torch.device(device))
-        super().__init__(rule, num_slots, device, num_totals=self.learner.num_totals, decay=discount)
+        discounts = self.learner.discounts
+        decay = torch.tensor(discounts, dtype=REAL, device=device)[:, None]
+        super().__init__(rule, num_slots, device, num_totals=len(discounts), decay=decay)
         self.draw, self.prior, self.by_token = rule.draw, rule.prior, rule.objective == "token"
         self.queue_size = size = rule.queue.depth - 1
         self.hybrid = rule.hybrid and size > 0
-        # Hits and then the distribution of the cycle that emitted each position, [S, 2 N, Q]; 0 where there is none.
-        self.queue = self._zeros(num_slots, 2 * self.num_drafters, size)
+        # What was played in the last choice, [S, M N].
+        self.played_rows = self.played.repeat(1, self.learner.num_played)
+        # Hits at each position, what its cycle played, and whether it begins one, [S, C, Q]; 0 where there is none.
+        self.channels = [self.num_drafters, self.played_rows.shape[1], 1]
+        self.queue = self._zeros(num_slots, sum(self.channels), size)
         self.filled = torch.zeros(num_slots, dtype=torch.int64, device=self.device)  # positions in the queue
         self.offsets = torch.arange(size, device=self.device)
         # See `round_weights`: of the windows of a cycle by its tokens and `filled`, of open rounds, of advice.
         self.cycle_weights = self._table(
-            round_weights(self.depth + 1, size - filled, count, discount)
+            [round_weights(self.depth + 1, size - filled, count, discount) for discount in discounts]
             for count in range(self.depth + 2)
             for filled in range(size + 1)
         )
         self.open_weights = self._table(
-            round_weights(size, size - filled, size, discount) for filled in range(size + 1)
+            [round_weights(size, size - filled, size, discount) for discount in discounts] for filled in range(size + 1)
         )
-        self.advice_weights = self._table([round_weights(1, 0, 1, discount)])
+        self.advice_weights = self._table([[round_weights(1, 0, 1, discount) for discount in discounts]])
         levels = torch.tensor(rule.levels.tolist(), device=self.device)[:, None]
         level = torch.arange(self.depth + 1, device=self.device)
         self.drafts = (level[1:] <= levels).to(REAL)  # whether each drafter drafts a level, [N, K]
@@ -65,7 +70,7 @@ class BatchedFullInformation(BatchedSelector):
         self.powers = level.to(REAL)
         self.shallow = bool((rule.levels < self.depth).any())
 
-    def _table(self, rows: Iterable[list[float]]) -> Tensor:
+    def _table(self, rows: Iterable[list[list[float]]]) -> Tensor:
         return torch.tensor(list(rows), dtype=REAL, device=self.device)
 
     def begin(self, slots: Tensor, advice: Tensor | None = None) -> None:
@@ -74,33 +79,39 @@ class BatchedFullInformation(BatchedSelector):
         self.drop(slots)
         if advice is None or not self.prior:
             return
-        weights = self.advice_weights.expand(len(slots), -1)
+        weights = self.advice_weights.expand(len(slots), -1, -1)
         gains = advice.to(REAL)[..., None]
+        begins = torch.ones_like(gains[:, :1])
         for _ in range(self.prior):
             totals, rounds = self.totals.index_select(0, slots), self.rounds.index_select(0, slots)
-            self._learn(slots, weights, self.learner.probs(totals, rounds)[..., None], gains)
+            played = self.learner.played(totals, self.learner.probs(totals, rounds))
+            self._learn(slots, weights, played[..., None], gains, begins)
 
     def choose(self, slots: Tensor, allowed: Tensor | None = None) -> Tensor:
         """The likeliest allowed drafters, or drawn by their probabilities."""
         totals, rounds = self.totals.index_select(0, slots), self.rounds.index_select(0, slots)
         if self.hybrid:
             filled = self.filled.index_select(0, slots)
-            hits, probs = self.queue.index_select(0, slots).chunk(2, dim=1)
+            hits, played, begins = self.queue.index_select(0, slots).split(self.channels, dim=1)
             weights = self.open_weights.index_select(0, filled)
-            totals = self._after(totals, weights, probs, self._open_gains(hits, filled))
-            rounds += weights[:, -1]
-        return self.from_probs(slots, self.learner.probs(totals, rounds), allowed, self.draw)
+            totals = self._after(totals, weights, played, self._open_gains(hits, filled), begins)
+            rounds += weights[:, 0, -1]
+        arms = self.from_probs(slots, self.learner.probs(totals, rounds), allowed, self.draw)
+        self.played_rows.index_copy_(0, slots, self.learner.played(totals, self.probs(slots)))
+        return arms
 
     def observe(self, slots: Tensor, hits: Tensor, counts: Tensor, depths: Tensor) -> None:
         """Queue the positions of the cycles; learn from the rounds that they complete."""
-        filled, played = self.filled.index_select(0, slots), self.played.index_select(0, slots)
-        latest = torch.cat((hits.to(REAL), played[..., None].expand_as(hits)), dim=1)
-        queue = torch.cat((self.queue.index_select(0, slots), latest), dim=2)  # [B, 2 N, Q + P]
-        hits, probs = queue.chunk(2, dim=1)
+        filled, played = self.filled.index_select(0, slots), self.played_rows.index_select(0, slots)
+        begins = (torch.arange(hits.shape[2], device=self.device) == 0).to(REAL).expand(len(slots), 1, -1)
+        latest = torch.cat((hits.to(REAL), played[..., None].expand(-1, -1, hits.shape[2]), begins), dim=1)
+        queue = torch.cat((self.queue.index_select(0, slots), latest), dim=2)  # [B, C, Q + P]
+        hits, played, begins = queue.split(self.channels, dim=1)
         weights = self.cycle_weights.index_select(0, counts * (self.queue_size + 1) + filled)
-        self._learn(slots, weights, probs[..., : self.depth + 1], self._gains(hits.unfold(2, self.queue_size + 1, 1)))
+        gains, windows = self._gains(hits.unfold(2, self.queue_size + 1, 1)), self.depth + 1
+        self._learn(slots, weights, played[..., :windows], gains, begins[..., :windows])
         if self.queue_size:
-            columns = (counts[:, None] + self.offsets)[:, None].expand(-1, 2 * self.num_drafters, -1)
+            columns = (counts[:, None] + self.offsets)[:, None].expand(-1, sum(self.channels), -1)
             self.queue.index_copy_(0, slots, queue.gather(2, columns))
             self.filled.index_copy_(0, slots, (filled + counts).clamp_(max=self.queue_size))
 
@@ -109,21 +120,22 @@ class BatchedFullInformation(BatchedSelector):
         self.queue.index_fill_(0, slots, 0.0)
         self.filled.index_fill_(0, slots, 0)
 
-    def _learn(self, slots: Tensor, weights: Tensor, probs: Tensor, gains: Tensor) -> None:
+    def _learn(self, slots: Tensor, weights: Tensor, played: Tensor, gains: Tensor, begins: Tensor) -> None:
         """Learn from rounds; see `_after`."""
-        totals = self._after(self.totals.index_select(0, slots), weights, probs, gains)
+        totals = self._after(self.totals.index_select(0, slots), weights, played, gains, begins)
         self.totals.index_copy_(0, slots, totals)
-        self.rounds.index_add_(0, slots, weights[:, -1])
+        self.rounds.index_add_(0, slots, weights[:, 0, -1])
 
-    def _after(self, totals: Tensor, weights: Tensor, probs: Tensor, gains: Tensor) -> Tensor:
-        """Sums [B, F, N] after further rounds.  weights: see `round_weights`, [B, R + 2].
+    def _after(self, totals: Tensor, weights: Tensor, played: Tensor, gains: Tensor, begins: Tensor) -> Tensor:
+        """Sums [B, F, N] after further rounds.  weights: see `round_weights`, [B, F, R + 2].
 
-        probs: distribution of the choice in each round, [B, N, R].  gains: negative losses and a constant, [B, N, R].
+        played: in each round, see `BatchedLearner.played`, [B, M N, R].  gains: negative losses and a constant,
+        [B, N, R].  begins: 1 where a cycle begins at the round, else 0, [B, 1, R].
         """
         gaps = gains.amax(dim=1, keepdim=True) - gains
-        regrets = (probs * gaps).sum(dim=1, keepdim=True) - gaps
-        terms = torch.cat((self.learner.summands(regrets), totals[..., None]), dim=-1)
-        return torch.bmm(terms.flatten(1, 2), weights[:, :-1, None]).view_as(totals)
+        losses = (played.unflatten(1, (-1, self.num_drafters)) * gaps[:, None]).sum(dim=2)  # [B, M, R]
+        terms = torch.cat((self.learner.summands(losses, gaps, begins), totals[..., None]), dim=-1)
+        return torch.matmul(terms, weights[:, :, :-1, None])[..., 0]
 
     def _gains(self, hits: Tensor) -> Tensor:
         """Gains [B, N, R] of rounds with `hits` [B, N, R, D]."""
