@@ -194,7 +194,7 @@ def failures(outcomes: dict[str, dict[str, Outcome]]) -> list[str]:
 
 def signal_table(world: str, seeds: int) -> dict[str, tuple[float, float]]:
     """MetaSD's signal strength by the rewards BE and BD: its median over drafters and seeds, and BD's share of wins."""
-    efficiency, divergence = [], []
+    efficiency, overlap = [], []
     for seed in range(seeds):
         text = WORLDS[world](np.random.default_rng([seed, 7]))
         lengths = text.counterfactual().outcomes[0].accept_length
@@ -205,6 +205,6 @@ def signal_table(world: str, seeds: int) -> dict[str, tuple[float, float]]:
         full = lengths.shape[1] - max(text.levels)  # later trees end with the text
         best = int(lengths.mean(axis=1).argmax())
         efficiency.append(np.delete(signal_strength(((lengths - 1) / levels)[:, :full], best), best))
-        divergence.append(np.delete(signal_strength(means[:, :full], best), best))
-    be, bd = np.concatenate(efficiency), np.concatenate(divergence)
+        overlap.append(np.delete(signal_strength(means[:, :full], best), best))
+    be, bd = np.concatenate(efficiency), np.concatenate(overlap)
     return {"BE": (float(np.median(be)), float((be > bd).mean())), "BD": (float(np.median(bd)), float((bd > be).mean()))}

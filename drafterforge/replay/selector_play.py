@@ -186,9 +186,9 @@ def play_selector(
     advice: distribution of a router for the prompt, [N].  distributions: the selector's distribution of each cycle is
     appended to it, [N].
     """
-    if selector.needs.divergence and counterfactual.outcomes[0].divergence is None:
+    if selector.needs.coverage and counterfactual.outcomes[0].coverage is None:
         raise DrafterforgeError(
-            f"{selector.name} needs counterfactuals with divergences; record them with divergences=True"
+            f"{selector.name} needs counterfactuals with coverages; record them with coverages=True"
         )
     cycles = 0
 
@@ -198,7 +198,7 @@ def play_selector(
             distributions.append(choice.probs)
         return choice.drafter
 
-    def after(cycle: PlayedCycle, divergence: float | None) -> None:
+    def after(cycle: PlayedCycle, coverage: float | None) -> None:
         nonlocal cycles
         cycles += 1
         first = cycle.position + 1
@@ -209,7 +209,7 @@ def play_selector(
                 first,
                 cycle.accept_length,
                 cycle.depth,
-                divergence=divergence if selector.needs.divergence else None,
+                coverage=coverage if selector.needs.coverage else None,
                 evaluation=Evaluation(first, accepted, accepted) if selector.needs.evaluation else None,
             )
         )

@@ -63,7 +63,8 @@ class FullInformation(Selector):
             self.num_drafters, **learner_options
         )
         reach = 1 if objective == "token" else depth
-        self.queue = DelayQueue(self.num_drafters, reach, one_of("granularity", granularity, GRANULARITIES))
+        granularity = one_of("granularity", granularity, GRANULARITIES)
+        self.queue = DelayQueue(self.num_drafters, reach, granularity, self.levels)
         self.calibration = Calibration(self.num_drafters, depth) if flag("calibration", calibration) else None
         self.played = self.learner.played(self.played_probs)  # in the last choice, see `Learner`
         self.parts = {"learner": self.learner, "queue": self.queue}
@@ -186,6 +187,7 @@ class FullInformation(Selector):
         self.played = np.insert(self.played, self.num_drafters - 1, 0.0, axis=-1)
         for part in self.parts.values():
             part.add_drafter()
+        self.queue.levels[-1] = min(self.levels[-1], self.queue.depth)
 
     def remove_drafter(self, index: int) -> None:
         """Remove drafter `index`; the state of the others stays."""

@@ -133,3 +133,16 @@ def test_probabilities_out_of_range_are_refused_and_rounding_errors_clipped():
     assert (rounds.gamma == 1).all() and np.isnan(rounds.accepted).all()
     with pytest.raises(DrafterforgeError, match=r"^gamma must lie in \[0, 1\], got 1.2 .. 1.2$"):
         queue.extend(Evaluation(2, np.full((DRAFTERS, 1), 1.2), np.ones((DRAFTERS, 1))))
+
+
+def test_a_deep_drafter_delays_rounds_only_while_it_is_accepted():
+    """Drafter 0 has 2 levels, drafter 1 has 10; rounds complete once neither can go on."""
+    hits = np.array([[1, 1, 0, 1, 1, 1, 1, 1], [1, 1, 1, 0, 1, 1, 1, 1]], dtype=float)
+    queue = DelayQueue(2, 10, levels=np.array([2, 10]))
+    queue.add_cycle(0, np.array([1.0, 0.0]))
+    assert queue.extend(Evaluation(0, hits[:, :3], hits[:, :3])).positions.tolist() == []  # drafter 1 goes on
+    rounds = queue.extend(Evaluation(3, hits[:, 3:], hits[:, 3:]))
+    assert rounds.positions.tolist() == [0, 1, 2, 3]  # from position 4 on drafter 1 has not missed
+    lengths = rounds.accepted.cumprod(axis=-1).sum(axis=-1)
+    assert lengths.tolist() == [[2.0, 3.0], [1.0, 2.0], [0.0, 1.0], [5.0, 0.0]]
+    assert DelayQueue(2, 3).levels.tolist() == [3, 3]
