@@ -7,11 +7,11 @@ and adversarial, see `simulated_worlds`.  Regret is in tokens against the best d
 lose less than half as much in the last 300 tokens as in the first where the world is stationary, and reach 95 % of the
 MAT of discounted NormalHedge, which forgets fast, in the bursty one.
 
-Reference values: a pool has N drafters and K levels.  In every cycle each drafter and level has a fresh acceptance probability from
-Beta(10 m, 10 (1 - m)), where m is .75 for the best drafter and .60 for the others (.72 in the near tie).  Bandits see
-the accept length of the drafter they played; learners see all drafters, two cycles late.  Regret is the expected number
-of tokens lost against always playing the best.  The plug-in estimator is exact here.  Names say "tuned" where constants
-are not the papers'.
+Reference values: a pool has N drafters and K levels.  In every cycle each drafter and level has a fresh acceptance
+probability from Beta(10 m, 10 (1 - m)), where m is .75 for the best drafter and .60 for the others (.72 in the near
+tie).  Bandits see the accept length of the drafter they played; learners see all drafters, two cycles late.  Regret is
+the expected number of tokens lost against always playing the best.  The plug-in estimator is exact here.  Names say
+"tuned" where constants are not the papers'.
 Axes: S seeds, N drafters, K levels, T cycles.
 """
 

@@ -185,7 +185,9 @@ def failures(outcomes: dict[str, dict[str, Outcome]]) -> list[str]:
     lines = []
     steady, burst = outcomes["stationary"][DEFAULT], outcomes["bursty"]
     if steady.last > MOST_REGRET * steady.first:
-        lines.append(f"stationary, {DEFAULT}: regret {steady.first:.1f} of the first tokens, {steady.last:.1f} of the last")
+        lines.append(
+            f"stationary, {DEFAULT}: regret {steady.first:.1f} of the first tokens, {steady.last:.1f} of the last"
+        )
     share = burst[DEFAULT].mat.mean() / burst[TRACKER].mat.mean()
     if share < LEAST_MAT:
         lines.append(f"bursty, {DEFAULT}: {share:.3f} of the MAT of {TRACKER}")
@@ -207,4 +209,5 @@ def signal_table(world: str, seeds: int) -> dict[str, tuple[float, float]]:
         efficiency.append(np.delete(signal_strength(((lengths - 1) / levels)[:, :full], best), best))
         overlap.append(np.delete(signal_strength(means[:, :full], best), best))
     be, bd = np.concatenate(efficiency), np.concatenate(overlap)
-    return {"BE": (float(np.median(be)), float((be > bd).mean())), "BD": (float(np.median(bd)), float((bd > be).mean()))}
+    rewards = {"BE": (be, bd), "BD": (bd, be)}
+    return {name: (float(np.median(mine)), float((mine > rival).mean())) for name, (mine, rival) in rewards.items()}

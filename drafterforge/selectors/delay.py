@@ -3,8 +3,8 @@
 Round t scores a cycle that begins at position t, which needs the measurements at t .. t + K - 1.  One cycle measures
 fewer positions unless all its levels are accepted; scored by these alone, every drafter would be cut where the selected
 one failed.  So a round waits, for at most 2 K positions, until later cycles have measured the rest.
-It waits only for drafters that could still go on: one that has missed, or that drafts fewer levels, is judged by what is
-known.  So a deep drafter delays rounds only while it is accepted.
+It waits only for drafters that could still go on: one that has missed, or that drafts fewer levels, is judged by what
+is known.  So a deep drafter delays rounds only while it is accepted.
 Axes: N drafters, K levels, L measured positions in the queue, R complete rounds.
 """
 

@@ -2,8 +2,8 @@
 
 The paper's reward BD is the mean of 1 - TV(p, q) over all drafted positions: the probability that verification of a
 sampled chain accepts.  Our trees are verified by sample-and-match, which accepts with the target's mass on the children
-of a node, whatever q is.  `coverage` is the mean of that mass over the levels of the likeliest branch: the same quantity
-for our verification, but not 1 - TV.  `efficiency` is the paper's BE.
+of a node, whatever q is.  `coverage` is the mean of that mass over the levels of the likeliest branch: the same
+quantity for our verification, but not 1 - TV.  `efficiency` is the paper's BE.
 
 Axes: N drafters.
 """
