@@ -118,6 +118,7 @@ class CalibrateConfig:
 
     def __post_init__(self) -> None:
         require_seed(self.seed)
+        self.runtime.require_match()
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ class TrainPolicyConfig:
 
     def __post_init__(self) -> None:
         require_seed(self.seed)
+        self.runtime.require_match()
         require(
             self.policy.method == "router" or self.router == RouterConfig(),
             f"router.* keys are read by policy=router only, not by policy={self.policy.method}",
@@ -183,6 +185,7 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         require_seed(self.seed)
+        self.runtime.require_match()
         require_at_least("limit", self.limit, 0)
         require(not self.bundle or self.suite.name == VLLM, f"bundle={self.bundle} is read by suite=vllm only")
         reports = [report.strip() for report in self.compare.split(",")]

@@ -1,0 +1,89 @@
+"""Compares rejection verification with sample-and-match: tokens a cycle at several temperatures.
+
+    python scripts/bench_verify.py --prompts 32 --json verify.json
+
+Prompts are held-out ones of the eight domains.  Chains of the same depth are compared, and the default tree of
+sample-and-match, which chains of any verification have to beat.  MAT does not depend on the machine or its load.
+
+Figures, for each temperature T:
+    T_match_mat, T_rejection_mat   tokens a cycle of a chain
+    T_rejection_over_match         ratio of these
+    T_tree_mat                     tokens a cycle of the default tree with sample-and-match
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.locate import find_artifact
+from drafterforge.assembly.runs import open_for_decoding
+from drafterforge.config.data import POOL_DOMAINS
+from drafterforge.config.runtime import MATCH, REJECTION
+from drafterforge.config.target import TargetConfig
+from drafterforge.evaluation.held_out import held_out_prompts
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.sampling import Sampling
+from drafterforge.runtime.shapes import default_shape
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import load_target
+from drafterforge.tree.grow import TreeShape
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--drafter", default="general", metavar="NAME", help="name or folder of an EAGLE-3 drafter")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER")
+    parser.add_argument("--prompts", type=int, default=32, metavar="N")
+    parser.add_argument("--tokens", type=int, default=96, metavar="N", help="length limit of an answer")
+    parser.add_argument("--depth", type=int, default=4, metavar="D", help="drafted levels of the chains")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.5, 1.0], metavar="T")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    target = load_target(TargetConfig())
+    drafter = open_for_decoding(find_artifact(options.runs, target.name, "drafters", options.drafter), target)
+    chain = TreeShape(options.depth + 1, options.depth, 1)
+    tree = default_shape(target.device, target.dtype, drafter.kind)
+    engines = {name: Engine(target, drafter, chain, verify=name) for name in (MATCH, REJECTION)}
+    engines["tree"] = Engine(target, drafter, tree)
+    prompts = held_out_prompts(target, options.prompts, POOL_DOMAINS)
+    figures: dict[str, float] = {}
+    for temperature in options.temperatures:
+        samplings = [Sampling(temperature=temperature, seed=seed) for seed in range(len(prompts))]
+        mats = {name: mat(engine, prompts, options.tokens, samplings) for name, engine in engines.items()}
+        figures |= {f"{temperature:g}_{name}_mat": round(value, 3) for name, value in mats.items()}
+        figures[f"{temperature:g}_rejection_over_match"] = round(mats[REJECTION] / mats[MATCH], 3)
+        line = ", ".join(f"{name} {value:.2f}" for name, value in mats.items())
+        print(f"T = {temperature:g}: MAT {line}; rejection over match {mats[REJECTION] / mats[MATCH]:.3f}", flush=True)
+    if options.json:
+        save_json_atomic(options.json, record(figures, len(prompts), options.depth, target))
+    return 0
+
+
+def mat(engine: Engine, prompts: Sequence[list[int]], count: int, samplings: Sequence[Sampling]) -> float:
+    """Tokens a cycle over all answers."""
+    cycles = [cycle for answer in engine.generate(prompts, count, samplings) for cycle in answer.cycles]
+    return sum(cycle.accept_length for cycle in cycles) / len(cycles)
+
+
+def record(figures: dict[str, float], prompts: int, depth: int, target: Any) -> dict[str, Any]:
+    """The content of the JSON file."""
+    return {
+        "bench": "verify",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": describe_device(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "prompts": prompts,
+        "depth": depth,
+        "figures": figures,
+        "rows": [],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
