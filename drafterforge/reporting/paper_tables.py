@@ -6,6 +6,7 @@ A row with such a cell has no mean.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -47,6 +48,7 @@ VERDICTS = (
     "`python scripts/papers_reports.py STEP` measures it again."
 )
 NEVER = "does not apply"
+NAME = re.compile(r"[^,:]+")  # of a paper, without its title
 RESPS_DOMAINS = tuple(domain for (domain,) in RESPS_COLUMNS.values())
 NOTHING = ReportTable("", [], [])
 WARNING = (
@@ -284,7 +286,7 @@ def verdict_table(tables: Sequence[PaperTable]) -> ReportTable:
         cells = by_form[claim.form].all_cells
         measured, verdict = judge(claim, *(_values(cells, claim, method) for method in (claim.method, claim.over)))
         steps = " ".join(by_form[claim.form].form.steps)
-        rows.append([published().papers[claim.paper].name.partition(",")[0], claim.text, measured, verdict, steps])
+        rows.append([NAME.match(published().papers[claim.paper].name)[0], claim.text, measured, verdict, steps])
     return ReportTable("What holds", ["paper", "claim", "ours", "verdict", "step"], rows, name_columns=5)
 
 
