@@ -141,7 +141,6 @@ class TrainPolicyConfig:
 
     def __post_init__(self) -> None:
         require_seed(self.seed)
-        self.runtime.require_match()
         require(
             self.policy.method == "router" or self.router == RouterConfig(),
             f"router.* keys are read by policy=router only, not by policy={self.policy.method}",
@@ -156,6 +155,7 @@ class TrainPolicyConfig:
             f"drafter={self.drafter} is a path, but traces and profiles are stored by a drafter's name; type "
             "drafter=NAME runs_dir=FOLDER",
         )
+        self.runtime.require_match()
 
     @property
     def unread_inputs(self) -> tuple[str, ...]:
