@@ -56,8 +56,8 @@ class Trace:
     log_q: np.ndarray  # [N, R] float32, of the token after the root; -inf outside the drafter's vocabulary
     # for selectors; not stored
     accepted: np.ndarray | None = None  # [M, T] whether the token is among the proposals of each drafter of the pool
-    outcomes: CycleOutcomes | None = None  # [M, R] of drafters with one tree, divergences summed over levels
-    branches: BranchTrace | None = None  # if divergences were recorded
+    outcomes: CycleOutcomes | None = None  # [M, R] of drafters with one tree, coverages summed over levels
+    branches: BranchTrace | None = None  # if coverages were recorded
 
 
 @dataclass(frozen=True)
