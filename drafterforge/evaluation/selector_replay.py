@@ -29,7 +29,14 @@ from drafterforge.selectors import wants_coverage
 from drafterforge.selectors.naming import TUNED, result_name
 from drafterforge.targets.load import Target
 
-SCALED = ("hedgespec", "normalhedge", "ucbspec", "exp3spec", "metasd_ucb")  # selectors of the figure against pool size
+SCALED = (  # selectors of the figure against pool size
+    "hedgespec",
+    "hedgespec-paper",
+    "normalhedge",
+    "ucbspec",
+    "exp3spec",
+    "metasd_ucb",
+)
 NOT_REPLAYED = ("static", "router", "oracle")  # selectors that need a drafter's name or a router
 
 

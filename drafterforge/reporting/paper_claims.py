@@ -48,7 +48,7 @@ def judge(claim: Claim, values: Mapping[str, float], references: Mapping[str, fl
     return measured, HOLDS if true == len(pairs) else DEPENDS if true else FAILS
 
 
-HEDGE, EAGLE, RESPS, LTD = "HedgeSpec (NormalHedge)", "EAGLE-3 (generalist)", "Re-SpS: standard PPO", "LTD"
+HEDGE, EAGLE, RESPS, LTD = "HedgeSpec (paper)", "EAGLE-3 (generalist)", "Re-SpS: standard PPO", "LTD"
 OFA, BEST_ALONE = "one for all (generalist)", "best drafter alone"
 DEFAULT, BEST, META = "EAGLE-3 (default tree)", "EAGLE-3 (best static tree)", "MetaSD-UCB"
 CLAIMS = (

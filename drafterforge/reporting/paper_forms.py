@@ -73,7 +73,11 @@ BEST_TREE = Line("EAGLE-3 (best static tree)", drafter=GENERALIST_ALONE, schedul
 RETRIEVAL = Line("retrieval (as PLD)", drafter="retrieval")
 HINDSIGHT = Line("best in hindsight", "oracle", figures=("mat",))
 UCBSPEC, EXP3SPEC = Line("UCBSpec", "ucbspec"), Line("EXP3Spec", "exp3spec")
-HEDGESPEC = (Line("HedgeSpec (NormalHedge)", "normalhedge"), Line("HedgeSpec (ours)", "hedgespec"))
+HEDGESPEC = (
+    Line("HedgeSpec (paper)", "hedgespec-paper"),
+    Line("NormalHedge, best choice", "normalhedge"),
+    Line("HedgeSpec (ours)", "hedgespec"),
+)
 DOMAINS = _own_columns(*POOL_DOMAINS)
 EVERYTHING = {"all domains": (ALL,)}
 RESPS_COLUMNS = {

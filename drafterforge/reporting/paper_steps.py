@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-HEDGE, BANDITS = ("normalhedge", "hedgespec"), ("ucbspec", "exp3spec")
+HEDGE, BANDITS = ("hedgespec-paper", "normalhedge", "hedgespec"), ("ucbspec", "exp3spec")
 METASD = ("metasd_ucb", "metasd_exp3", "metasd_halving", "ucb1", "ucb1_sliding", "ucb1_discounted")
 REPLAY, CLOCK = "replay", "clock"
 TRAIN = "drafterforge train-policy"

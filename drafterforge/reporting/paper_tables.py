@@ -53,8 +53,8 @@ RESPS_DOMAINS = tuple(domain for (domain,) in RESPS_COLUMNS.values())
 NOTHING = ReportTable("", [], [])
 WARNING = (
     "Our figures are measured on the target named here. Published figures are of other models on other hardware: "
-    "they show the size of the effects, and their absolute values must not be compared with ours. Seconds are those of the "
-    "device in the title, unless a table names another one."
+    "they show the size of the effects, and their absolute values must not be compared with ours. "
+    "Seconds are of the device in the title, unless a table names another one."
 )
 
 

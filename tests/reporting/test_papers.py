@@ -348,7 +348,7 @@ def test_an_empty_report_gives_empty_tables_that_say_what_to_type():
     evidence, forms = paper_tables([{"rows": []}])
     assert all(cells(table) == {} and table.missing == table.cells > 0 for table in forms)
     text = render_papers(evidence, forms)
-    assert "16 of 16 cells not measured; type:" in text
+    assert "20 of 20 cells not measured; type:" in text
     assert "drafterforge eval suite=domains name=papers-domains " in text
 
 
