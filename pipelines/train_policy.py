@@ -49,7 +49,7 @@ def run(cfg: Config) -> Path:
     if cfg.policy.method != "joint":
         refuse_other_settings(cfg, target, path)
     grid, references = action_grid(cfg), open_policies(cfg, target, path)
-    if cfg.latency.path:
+    if cfg.latency.is_named:
         open_named_profile(cfg, target, grid)  # a mistake in it fails before traces are recorded
     traces_dir, traces = record_traces(cfg, target)
     grid.check(traces.spec.top_ks, traces.spec.depth, str(traces_dir))
@@ -122,4 +122,5 @@ def write_policy_report(
 def profile_curves(cfg: Config, profile: LatencyProfile) -> dict[str, Any]:
     """The latency profile that priced the schedules, as the report names it."""
     again = f"drafterforge calibrate drafter={cfg.drafter}{target_flags(cfg)} overwrite=true"
-    return {"profile": profile.device, "profile_error": profile.errors.get("total"), "again": again}
+    priced_by = {"priced_by": cfg.latency.device} if cfg.latency.device else {}
+    return {"profile": profile.device, "profile_error": profile.errors.get("total"), "again": again} | priced_by

@@ -118,6 +118,7 @@ class CalibrateConfig:
 
     def __post_init__(self) -> None:
         require_seed(self.seed)
+        self.runtime.require_match()
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ class TrainPolicyConfig:
             f"drafter={self.drafter} is a path, but traces and profiles are stored by a drafter's name; type "
             "drafter=NAME runs_dir=FOLDER",
         )
+        self.runtime.require_match()
 
     @property
     def unread_inputs(self) -> tuple[str, ...]:
@@ -183,6 +185,7 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         require_seed(self.seed)
+        self.runtime.require_match()
         require_at_least("limit", self.limit, 0)
         require(not self.bundle or self.suite.name == VLLM, f"bundle={self.bundle} is read by suite=vllm only")
         reports = [report.strip() for report in self.compare.split(",")]

@@ -53,6 +53,7 @@ class LatencyConfig:
     """How the latency profile of a device is measured."""
 
     path: str = setting("", "use this latency profile instead of measuring, such as another device's", input="path")
+    device: str = setting("", "price cycles by another device, published or measured there: a100-8b | h100-8b")
     num_prompts: int = setting(24, "answers decoded with random trees of the grid, to fit the profile")
     num_held_out: int = setting(12, "answers decoded with one tree each, to check the fitted profile")
     max_new_tokens: int = setting(128, "length limit of an answer, in tokens")
@@ -61,9 +62,15 @@ class LatencyConfig:
     )
 
     def __post_init__(self) -> None:
+        require(not (self.path and self.device), "latency.path and latency.device both name a profile; leave one out")
         require_counts(self, "latency", "num_prompts num_held_out")
         require_at_least("latency.max_new_tokens", self.max_new_tokens, 2)
         require_at_least("latency.probe_tokens", self.probe_tokens, 2)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a profile is given, rather than measured here."""
+        return bool(self.path or self.device)
 
 
 @dataclass(frozen=True)

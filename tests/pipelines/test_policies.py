@@ -217,6 +217,13 @@ def test_settings_without_a_size_policy_do_not_change(policies):
     assert not [key for key in settings if key.startswith("size_")]
 
 
+def test_seconds_of_another_device_price_the_trees_of_this_target(policies):
+    done = policies("train-policy", *SQL, "policy=planner", "latency=h100-8b", "live.num_prompts=0", "name=priced")
+    assert done.code == 0 and "from the latency profile of H100 with Llama-3.1-8B, as published" in done.out
+    curves = json.loads((policies.artifact("reports", "policy-priced") / "report.json").read_text())["curves"]
+    assert (curves["priced_by"], curves["profile"]) == ("h100-8b", "H100 with Llama-3.1-8B, as published")
+
+
 def test_policies_of_another_drafter_and_profiles_of_another_device_are_refused(policies, tmp_path):
     folder = policies.artifact("latency")
     profile = json.loads((folder / "latency.json").read_text()) | {"device": "another"}
