@@ -58,7 +58,9 @@ def known_settings(cfg: TrainPolicyConfig) -> dict[str, Any]:
     """The settings of a policy that are known before anything is recorded."""
     return {
         "policy": {key: value for key, value in to_dict(cfg.policy).items() if value is not None and key != "name"},
-        "traces": {key: value for key, value in to_dict(cfg.traces).items() if key not in ("batch_size", "shard_size")},
+        "traces": {
+            key: value for key, value in cfg.traces.recorded().items() if key not in ("batch_size", "shard_size")
+        },
         "seed": cfg.seed,
     }
 
