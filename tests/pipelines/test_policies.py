@@ -15,6 +15,7 @@ from drafterforge.pipelines import train_policy
 from drafterforge.schedulers.latency import read_profile
 from drafterforge.schedulers.policy import load_policy
 from tests.pipelines.conftest import PLAIN, Bench
+from tests.test_scripts import import_script
 
 pytestmark = pytest.mark.slow  # many short tests
 
@@ -247,6 +248,17 @@ def test_replay_results_are_printed_before_live_decoding(policies, monkeypatch):
     done = policies("train-policy", *SQL, "policy=planner")
     assert "interrupted" in done.one_line(130)
     assert "replayed on held-out answers" in done.out and "perfect foresight" in done.out
+
+
+def test_a_policy_trained_online_is_compared_with_one_trained_by_replay(policies, monkeypatch, tmp_path):
+    script = import_script(Path(__file__).parents[2] / "scripts" / "check_replay_training.py", monkeypatch)
+    hf = ("target=hf", f"target.model={policies.target}", "target.name=tiny", PLAIN, f"runs_dir={policies.runs}")
+    script.main([*SQL, *hf, "policy.num_envs=1", "--quick", "--json", str(tmp_path / "check.json")])
+    report = json.loads((tmp_path / "check.json").read_text())
+    figures = report["figures"]
+    assert figures["cycles_different"] == 0 and figures["seconds_ratio"] > 0
+    assert 0 <= figures["agreement"] <= 1 and min(figures["live_online"], figures["live_replay"]) > 0
+    assert set(report["rows"][0]["trees"]) == {"online", "replay", "replay, another seed"}
 
 
 def test_settings_without_a_size_policy_do_not_change(policies):
