@@ -251,12 +251,12 @@ def ltd_grid(grid: ActionGrid, score_top_k: int, max_depth: int, size: int | Non
     return ActionGrid(f"{grid.name}, ltd", sizes, depths, (score_top_k,), mask)
 
 
-def random_observations(environment: DepthEnvironment | SizeEnvironment, steps: int = 32) -> np.ndarray:
-    """Observations of a random policy, which normalise a network, [n, O]."""
+def random_observations(environment: DepthEnvironment | SizeEnvironment, count: int = 2048) -> np.ndarray:
+    """Observations of a random policy, `count` of them or a few more, which normalise a network, [n, O]."""
     draw = np.random.default_rng(0)
     first, masks = environment.reset()
     observations = [first]
-    for _ in range(steps):
+    for _ in range(-(-count // environment.num_envs)):
         noise = draw.random(masks.shape) * masks
         step = environment.step(noise.argmax(axis=1))
         masks = step.masks

@@ -20,6 +20,7 @@ from drafterforge.schedulers.marginal import MarginalPolicy, marginal_grid
 from drafterforge.schedulers.policy import load_policy
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.training import policies
+from drafterforge.training.learning_curves import thinned
 from tests.replay.builders import profile, traces
 
 
@@ -63,6 +64,21 @@ def test_ltd_trains_each_network_alone_before_they_take_turns(tmp_path, monkeypa
     nodes = depth_alone.table.grid.table[depth_alone.actions, 0]
     assert set(nodes[:, 1].tolist()) == {4}  # of two levels, whatever the size network has learnt
     assert depth_in_turn.table.grid.num_tokens == action_grid.num_tokens
+
+
+def test_a_stored_curve_ends_with_the_last_point_and_has_a_thousand_at_most():
+    curves = {name: [{"round": n} for n in range(count)] for name, count in (("short", 3), ("none", 0), ("long", 7812))}
+    stored = thinned(curves)
+    assert (stored["short"], stored["none"]) == (curves["short"], [])
+    assert len(stored["long"]) == 977 and stored["long"][-1] == {"round": 7811}
+
+
+@pytest.mark.parametrize("num_envs", [1, 64])
+def test_a_network_is_normalised_by_as_many_observations_whatever_the_environments(tmp_path, num_envs):
+    config = LTDPolicyConfig(method="ltd", num_envs=num_envs)
+    inputs = policies.PolicyInputs(traces(), 0, profile(), ActionGrid("g", (2, 4), (1, 2), (1, 2)), tmp_path, 0)
+    environment = policies.ltd_environment(config, inputs, "depth", None, 0)
+    assert len(policies.random_observations(environment)) == 2048 + num_envs
 
 
 def test_a_depth_policy_alone_verifies_the_same_number_of_nodes_in_decoding(tmp_path, monkeypatch):
