@@ -29,14 +29,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.errors import DrafterforgeError
-from drafterforge.targets.device import choose_device, describe_device
+from drafterforge.targets.device import choose_device
 
+from bench_record import save_record
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
@@ -180,9 +179,7 @@ def main() -> None:
     if options.json:
         keys = ("ratio", "ratio_training", "accept_max_abs_diff", "weights_max_abs_diff")
         figures = {f"{key}_{row['case'].replace('-', '_')}": row[key] for row in rows for key in keys}
-        about = {"bench": "experts", "created": datetime.now(UTC).isoformat(timespec="seconds")}
-        about |= {"device": describe_device(choose_device("auto")), "dtype": "of target.dtype"}
-        save_json_atomic(options.json, about | {"figures": figures, "rows": rows})
+        save_record(options.json, "experts", choose_device("auto"), "of target.dtype", figures, rows)
 
 
 if __name__ == "__main__":

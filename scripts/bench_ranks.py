@@ -33,17 +33,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import load_config
 from drafterforge.errors import DrafterforgeError
 from drafterforge.pipelines.train_drafter import train
-from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import load_target
 from drafterforge.training import ranks
 from drafterforge.training.initialisation import choose_init
@@ -52,6 +49,7 @@ from drafterforge.training.launch import exit_at_once
 from drafterforge.training.strategies import gathered
 
 import torch
+from bench_record import save_record
 from lightning import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.table import Table
@@ -280,9 +278,7 @@ def main() -> None:
         figures |= further
     if options.json:
         device = torch.device("cuda" if torch.cuda.device_count() >= options.devices else "cpu")
-        about = {"bench": "ranks", "created": datetime.now(UTC).isoformat(timespec="seconds")}
-        about |= {"device": describe_device(device), "dtype": "float32"}
-        save_json_atomic(options.json, about | {"figures": figures, "rows": rows})
+        save_record(options.json, "ranks", device, "float32", figures, rows)
 
 
 def prepared(settings: Sequence[str]) -> list[str]:

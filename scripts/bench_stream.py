@@ -27,13 +27,11 @@ import tempfile
 import threading
 import time
 import unittest.mock
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import drafterforge
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.prefill import Prefill
 from drafterforge.runtime.sampling import GREEDY
@@ -41,9 +39,9 @@ from drafterforge.runtime.stopping import StopRule
 from drafterforge.runtime.verify_costs import verify_costs
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.worker import Job, Worker
-from drafterforge.targets.device import describe_device
 
 import torch
+from bench_record import save_record
 from rich.console import Console
 from rich.table import Table
 
@@ -152,10 +150,8 @@ def main() -> None:
     console.print(table)
     console.print(f"first use: {figures['first_use_s']:.1f} s; later: {figures['later_use_s']:.3f} s")
     if options.json:
-        about = {"bench": "stream", "created": datetime.now(UTC).isoformat(timespec="seconds")}
-        target = engine.target
-        about |= {"device": describe_device(target.device), "dtype": str(target.dtype).removeprefix("torch.")}
-        save_json_atomic(options.json, about | {"figures": figures, "rows": rows})
+        dtype = str(engine.target.dtype).removeprefix("torch.")
+        save_record(options.json, "stream", engine.target.device, dtype, figures, rows)
         console.print(f"wrote {options.json}")
 
 

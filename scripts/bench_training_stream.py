@@ -2,11 +2,17 @@
 
     scripts/clients_env vllm && python scripts/bench_training_stream.py
 
-Both read every answer once, in float32.  The stream's size on disk is measured while it runs.
+Both read every answer once, in float32, but in another order.  Further trainings in process, with other seeds, show
+what order alone changes.  The stream's size on disk is measured while it runs.
 
-Figures: streamed_val_accept_length and in_process_val_accept_length, the best on validation, and their difference;
-streamed_steps and in_process_steps, optimiser steps; stream_limit_gb and stream_largest_gb, the stream's bound and its
-largest size on disk; streamed_answers and streamed_tokens; streamed_s, seconds of both processes of the stream.
+Figures:
+    streamed_val_accept_length    the best on validation
+    in_process_val_accept_length  the same, mean over the seeds; in_process_least and in_process_most are its range
+    difference                    of streamed and in process
+    streamed_steps, in_process_steps    optimiser steps
+    stream_limit_gb, stream_largest_gb  the stream's bound and its largest size on disk
+    streamed_answers, streamed_tokens   what the stream has carried
+    streamed_s                    seconds of both processes of the stream
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +29,9 @@ import time
 from pathlib import Path
 
 from drafterforge.data.stream import GB, StreamRecord, used_bytes
+
+import torch
+from bench_record import save_record
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,6 +44,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="optimiser steps")
     parser.add_argument("--stream-gb", type=float, default=0.15, help="bound of the stream")
     parser.add_argument("--seed", type=int, default=0, help="of prompts and training")
+    parser.add_argument("--seeds", type=int, default=4, help="trainings in process, each in another order")
     parser.add_argument("--folder", default="", help="where to work; empty: a temporary folder")
     parser.add_argument("--json", default="", help="file for the figures")
     typed = parser.parse_args()
@@ -43,7 +54,7 @@ def main() -> None:
     for name, value in figures.items():
         print(f"{name:32} {value:.4f}")
     if typed.json:
-        Path(typed.json).write_text(json.dumps({"bench": "training_stream", "figures": figures}) + "\n")
+        save_record(Path(typed.json), "training-stream", torch.device("cpu"), "float32", figures)
 
 
 def compare(typed: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -80,16 +91,27 @@ def compare(typed: argparse.Namespace, folder: Path) -> dict[str, float]:
         raise SystemExit(f"exit codes {codes}; see {folder}/stream.log and {folder}/vllm.log")
     seconds, record = time.perf_counter() - began, StreamRecord.read(ring)
     direct = folder / "in_process"
-    code = start(sys.executable, folder / "direct.log", "train-drafter", *data, *training, f"runs_dir={direct}").wait()
-    if code:
-        raise SystemExit(f"exit code {code}; see {folder}/direct.log")
-    streamed, in_process = (metrics(path) for path in (runs, direct))
+    in_process = []
+    for seed in range(typed.seed, typed.seed + typed.seeds):
+        if seed == typed.seed:
+            command = data
+        else:  # the same answers in another order
+            command = ["domain=sql", "answers=sql", f"name=sql-{seed}", "target.dtype=float32", f"seed={seed}"]
+        log = folder / f"direct-{seed}.log"
+        code = start(sys.executable, log, "train-drafter", *command, *training, f"runs_dir={direct}").wait()
+        if code:
+            raise SystemExit(f"exit code {code}; see {log}")
+        in_process.append(metrics(direct, "sql" if seed == typed.seed else f"sql-{seed}"))
+    streamed = metrics(runs, "sql")
+    lengths = [trained["val_accept_length"] for trained in in_process]
     figures = {
         "streamed_val_accept_length": streamed["val_accept_length"],
-        "in_process_val_accept_length": in_process["val_accept_length"],
-        "difference": streamed["val_accept_length"] - in_process["val_accept_length"],
+        "in_process_val_accept_length": statistics.mean(lengths),
+        "in_process_least": min(lengths),
+        "in_process_most": max(lengths),
+        "difference": streamed["val_accept_length"] - statistics.mean(lengths),
         "streamed_steps": streamed["steps"],
-        "in_process_steps": in_process["steps"],
+        "in_process_steps": in_process[0]["steps"],
         "stream_limit_gb": typed.stream_gb,
         "stream_largest_gb": largest[0] / GB,
         "streamed_answers": record.answers,
@@ -117,9 +139,9 @@ def watch(ring: Path, largest: list[int], ended: threading.Event) -> None:
         largest[0] = max(largest[0], used_bytes(ring))
 
 
-def metrics(runs: Path) -> dict[str, float]:
-    """What a training recorded."""
-    (path,) = runs.glob("*/drafters/sql/manifest.json")
+def metrics(runs: Path, name: str) -> dict[str, float]:
+    """What the training of a drafter recorded."""
+    (path,) = runs.glob(f"*/drafters/{name}/manifest.json")
     return json.loads(path.read_text())["metrics"]
 
 

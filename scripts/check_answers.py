@@ -16,7 +16,6 @@ import sys
 import time
 from pathlib import Path
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.config.data import POOL_DOMAINS, DataConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.endpoint_answerer import ServedAnswerer
@@ -26,6 +25,7 @@ from drafterforge.targets.answer import BatchAnswerer
 from drafterforge.targets.gaps import logit_gaps
 from drafterforge.targets.load import load_target
 
+from bench_record import save_record
 from rich.console import Console
 from rich.table import Table
 
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"{answerer.num_texts} texts without token ids, {left_out} of them left out"
     )
     if args.json:
-        save_json_atomic(args.json, figures)
+        save_record(args.json, "answers", target.device, "float32", figures)
     return int(figures["largest_margin"] > args.margin)
 
 

@@ -16,9 +16,12 @@ import time
 from pathlib import Path
 
 from drafterforge.artifacts.manifest import MANIFEST
-from drafterforge.cli import COMMANDS, _config
+from drafterforge.cli.overrides import read_config
 from drafterforge.evaluation.planning import peak_disk
 from drafterforge.evaluation.stage_trials import folder_bytes, private_bytes
+from drafterforge.targets.device import choose_device
+
+from bench_record import save_record
 
 SMALL = [
     *("domain=sql", "data.num_train=512", "data.num_val=32", "data.num_test=16", "data.max_new_tokens=96"),
@@ -26,12 +29,13 @@ SMALL = [
 ]
 POLL_S = 0.2
 ENDS = {"answers": "answers", "features": "features", "training": "drafters"}  # stage -> kind of artifact that ends it
-TOLERANCE = 0.25
+TOLERANCE, BARS = 0.25, ("time in all", "disk", "memory")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("settings", nargs="*", help="settings of train-drafter, after those of the small training")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the figures here")
     parser.add_argument("--estimate", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.estimate:
@@ -43,16 +47,19 @@ def main() -> int:
         command = [sys.executable, __file__, "--estimate", *typed]
         estimated = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
         measured = measure(typed, Path(folder) / "runs")
-    return compare(estimated, measured)
+    figures = compare(estimated, measured)
+    if options.json:
+        save_record(options.json, "plan", choose_device("auto"), "of target.dtype", figures)
+    return int(any(abs(figures[name] - 1) > TOLERANCE for name in BARS))
 
 
 def estimate(typed: list[str]) -> dict:
     """The stages that `plan` prints, as numbers."""
     from drafterforge.pipelines.plan import free_room, make_plan
-    from drafterforge.targets.device import choose_device, choose_dtype
+    from drafterforge.targets.device import choose_dtype
     from drafterforge.targets.shape import ModelShape, find_config
 
-    planned = _config("plan", COMMANDS["plan"], ["train-drafter", *typed])
+    planned = read_config("plan", ["train-drafter", *typed])
     shape, device = ModelShape.read(find_config(planned.target)), choose_device(planned.target.device)
     dtype = choose_dtype(planned.target.dtype, device)
     stages, _ = make_plan(planned, shape, device, dtype, free_room(planned, device))
@@ -99,16 +106,15 @@ def used_bytes(folder: Path) -> float:
     return float(sum(files.values()))
 
 
-def compare(estimated: dict, measured: dict) -> int:
-    """Print estimate, measured value and ratio of each figure; 1 if a total is off by more than the tolerance."""
+def compare(estimated: dict, measured: dict) -> dict[str, float]:
+    """Print estimate, measured value and ratio of each figure; return the ratios."""
     rows = [(name, estimated["seconds"].get(name, 0.0), s, "s") for name, s in measured["seconds"].items()]
     rows.append(("time in all", sum(estimated["seconds"].values()), sum(measured["seconds"].values()), "s"))
     rows += [(key, estimated[key] / 1e6, measured[key] / 1e6, "MB") for key in ("disk", "disk that stays", "memory")]
     print(f"{'':<18}{'estimate':>12}{'measured':>12}{'ratio':>8}")
     for name, left, right, unit in rows:
         print(f"{name:<18}{left:>10.1f} {unit:<2}{right:>9.1f} {unit:<2}{left / max(right, 1e-9):>7.2f}")
-    totals = [(left, right) for name, left, right, _ in rows if name in ("time in all", "disk", "memory")]
-    return int(any(abs(left / right - 1) > TOLERANCE for left, right in totals))
+    return {name: left / max(right, 1e-9) for name, left, right, _ in rows}
 
 
 if __name__ == "__main__":

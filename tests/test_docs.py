@@ -16,7 +16,8 @@ import pytest
 
 import drafterforge
 from drafterforge.assembly.text import GenerationOptions
-from drafterforge.cli import COMMANDS, HELP, _config, _entries
+from drafterforge.cli import COMMANDS, HELP
+from drafterforge.cli.overrides import read_config, split_drafters
 from drafterforge.runtime.batch import Cycle, Generation
 
 ROOT = Path(__file__).parents[1]
@@ -115,8 +116,8 @@ def compose(command: Command) -> None:
     if name not in COMMANDS or HELP & set(overrides):
         return
     try:
-        for entry in _entries(COMMANDS[name], overrides):
-            _config(name, COMMANDS[name], entry)
+        for entry in split_drafters(COMMANDS[name], overrides):
+            read_config(name, entry)
     except drafterforge.errors.DrafterforgeError as error:
         pytest.fail(f"{command}\n{error}")
 

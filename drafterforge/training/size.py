@@ -12,6 +12,7 @@ from drafterforge.config.overrides import typed_choices
 from drafterforge.config.progress import say
 from drafterforge.errors import DrafterforgeError
 from drafterforge.targets.shape import ModelShape, find_config
+from drafterforge.training.launch import is_launched
 
 Config = TypeVar("Config")
 
@@ -45,7 +46,7 @@ def apply_size(name: str, config: Config, overrides: Sequence[str]) -> Config:
     sized = load_config(name, type(config), [*overrides, *features, f"{GROUP}={size}"])
     before, after = (flat(to_dict(settings), "", {}) for settings in (config, sized))
     changed = [f"{key}={plain_value(value)}" for key, value in after.items() if value != before.get(key)]
-    if changed:
+    if changed and not is_launched():  # `launch` has said it
         say(
             f"settings: size={size}, because {config.target.folder_name} has {num_weights / 1e9:.1f} billion weights: "
             f"{' '.join(changed)}; what you type wins, size={SMALLEST} leaves them out"

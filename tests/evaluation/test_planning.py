@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from drafterforge.cli import COMMANDS, _config
+from drafterforge.cli.overrides import read_config
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.data import DataConfig
 from drafterforge.config.drafter import Eagle3DrafterConfig
@@ -175,7 +175,7 @@ def test_durations_are_readable(seconds, words):
 
 def published_estimates(command: str, config: Path) -> dict[str, str]:
     """The figures of a row of the results page.  command: `drafterforge plan ...`."""
-    planned = _config("plan", COMMANDS["plan"], command.split()[2:])
+    planned = read_config("plan", command.split()[2:])
     device, shape = planned.device, ModelShape.read(config)
     rates = DeviceRates(device.bandwidth_gb_s * 1e9, device.tflops * 1e12 / 2, "")
     plan = estimate_stages(planned.config, shape, rates, 2, assumed_workload(planned.config))

@@ -1,0 +1,140 @@
+"""Run a command; failures end in an exit code and one line."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from pkgutil import resolve_name
+from types import FrameType
+from typing import Any
+
+from drafterforge import __version__
+from drafterforge.cli.failures import drop_stdout, exit_code, message_line
+from drafterforge.cli.help import HELP, command_help, overview
+from drafterforge.cli.overrides import read_config, split_drafters
+from drafterforge.cli.table import COMMANDS, Command, find_command
+from drafterforge.config import catalogue, plan, serving
+from drafterforge.config.hints import complete_commands, flags_for
+from drafterforge.errors import ConfigError, RankLostError, Terminated
+from drafterforge.training.launch import (
+    RANK_LOST,
+    end_with_launcher,
+    exit_at_once,
+    is_launched,
+    launch,
+    local_devices,
+    placement,
+)
+
+BROKEN_PIPE = 141  # exit code of a program that SIGPIPE ended
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    code = _run(arguments)
+    if arguments and arguments[0] in COMMANDS and COMMANDS[arguments[0]].trains and placement():
+        exit_at_once(code)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    config, command = None, None
+    try:
+        if not arguments or arguments[0] in HELP:
+            print(overview())
+        elif arguments[0] in ("-V", "--version"):
+            print(f"drafterforge {__version__}")
+        else:
+            command = find_command(arguments[0])
+            if HELP & set(arguments[1:]):
+                print(command_help(arguments[0], command, arguments[1:]))
+            else:
+                entries = split_drafters(command, arguments[1:])
+                configs = [read_config(arguments[0], entry) for entry in entries]
+                config = configs[0]
+                for each in configs:
+                    _check_inputs(each, command)
+                configs = [_sized(each, command, entry) for each, entry in zip(configs, entries, strict=True)]
+                config = configs[0]
+                if command.loads:
+                    _print_loading(config)
+                several = len(configs) > 1
+                trains = command.trains and not several
+                if (number := local_devices(config.trainer, config.target.device) if trains else 1) > 1:
+                    return launch(arguments, number)
+                end_with_launcher()
+                with _sigterm_raises():
+                    module = import_module(command.module)
+                    module.run_together(configs) if several else module.run(config)
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:
+        drop_stdout()
+        return BROKEN_PIPE
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        writing = None if config is None else config.runs_dir
+        if isinstance(error, RankLostError) and is_launched(rank=0):
+            return RANK_LOST  # the process that ended first has the message
+        line = message_line(error, writing, command is not None and command.resumes)
+        if line is None:
+            raise
+        print(f"drafterforge: {complete_commands(line, _typed_flags(config))}", file=sys.stderr)
+        return exit_code(error)
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SIGTERM raises `Terminated` in the main thread."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    try:
+        handler = signal.signal(signal.SIGTERM, terminate)
+    except ValueError:  # not the main thread, which has the handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _check_inputs(config: Any, command: Command) -> None:
+    from drafterforge.artifacts.inputs import check_inputs  # not for --help
+
+    target = getattr(config, "target", None)
+    if target is not None and target.device_map and not command.spreads:
+        raise ConfigError(
+            "target.device_map=auto spreads the target over devices, but decoding stays on one; leave it out, or type "
+            "it with prepare-data and train-drafter"
+        )
+    if isinstance(config, plan.PlannedCommand):
+        row = COMMANDS[config.name]
+        config, command = config.config, replace(row, reports=(*row.reports, *command.reports))
+    check_inputs(config, command.reports, resolve_name(command.check) if command.check else None)
+
+
+def _sized(config: Any, command: Command, overrides: list[str]) -> Any:
+    if isinstance(config, plan.PlannedCommand):
+        row = COMMANDS[config.name]
+        return replace(config, config=_sized(config.config, row, list(config.overrides)))
+    if "size" not in catalogue.command_groups(command.name):
+        return config
+    from drafterforge.training.size import apply_size  # not for --help
+
+    return apply_size(command.name, config, overrides)
+
+
+def _print_loading(config: serving.GenerateConfig) -> None:
+    print(f"loading {config.bundle or config.target.folder_name}", file=sys.stderr, flush=True)
+
+
+def _typed_flags(config: Any) -> str:
+    """The keys of a suggested command; empty if the command's own keys are wrong."""
+    return "" if config is None else flags_for(getattr(config, "target", None), config.runs_dir)

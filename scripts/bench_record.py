@@ -1,0 +1,33 @@
+"""What a benchmark writes with `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.targets.device import describe_device
+
+import torch
+
+
+def save_record(
+    path: Path,
+    bench: str,
+    device: torch.device,
+    dtype: str,
+    figures: Mapping[str, float],
+    rows: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Write `{bench, created, device, dtype, figures, rows}`, as `scripts/results.py` reads it."""
+    record = {
+        "bench": bench,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": describe_device(device),
+        "dtype": dtype,
+        "figures": dict(figures),
+        "rows": list(rows),
+    }
+    save_json_atomic(path, record)
