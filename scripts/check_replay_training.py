@@ -26,10 +26,8 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.assembly.pools import open_pool
@@ -50,11 +48,11 @@ from drafterforge.reporting.console import print_live_schedules, print_replayed_
 from drafterforge.schedulers.actions import describe
 from drafterforge.schedulers.policy import ShapePolicy
 from drafterforge.schedulers.spec import PolicySpec
-from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import load_target
 from drafterforge.training.policies import fit_shape_net, reward_of
 
 import numpy as np
+from bench_record import save_record
 from rich.console import Console
 
 SETTINGS = ["experiment=policy_small", "policy=resps", "policy.num_envs=1", "policy.num_steps=64"]
@@ -150,15 +148,9 @@ def main(arguments: list[str] | None = None) -> None:
     for name, value in figures.items():
         console.print(f"{name}: {value}")
     if options.json:
-        report = {
-            "bench": "replay_training",
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "device": describe_device(target.device),
-            "dtype": str(target.dtype).removeprefix("torch."),
-            "figures": figures,
-            "rows": [{"trees": frequent, "cycles": policy.total_cycles, "replayed": replays}, *rows],
-        }
-        save_json_atomic(options.json, report)
+        first = {"trees": frequent, "cycles": policy.total_cycles, "replayed": replays}
+        dtype = str(target.dtype).removeprefix("torch.")
+        save_record(options.json, "replay_training", target.device, dtype, figures, [first, *rows])
 
 
 def share_equal(actions: np.ndarray, reference: np.ndarray) -> float:
