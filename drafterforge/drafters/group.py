@@ -53,6 +53,13 @@ class DrafterGroup(ABC):
         top_k: number of proposals that count, of each drafter, [N].
         """
 
+    def hits(self, row: int, text: Tensor, features: Tensor, top_k: int) -> list[bool]:
+        """Whether the `top_k` best proposals held each of the newest A - 1 tokens of a row, which are read again.
+
+        Of a group of one.  text, features [A, 3H]: as for `PromptReader.read`.  Empty if proposals are not known.
+        """
+        return []
+
     @abstractmethod
     def draft(
         self,

@@ -5,8 +5,10 @@ Axes: L layers, B batch, H key heads, S slots, D head width, T new tokens.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import mmap
 import weakref
 from collections.abc import Sequence
 
@@ -188,6 +190,18 @@ def _in_blocks(slots: int) -> int:
     return -(-slots // BLOCK) * BLOCK
 
 
+def small_pages(size: int) -> np.ndarray:
+    """`size` bytes of zeros, which the system clears page by page, at the first use of each.
+
+    numpy asks for huge pages, which a cache touches all at once: decoding would pause until all of it is cleared.
+    """
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # Linux
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype=np.uint8)
+
+
 class SpareMemory:
     """Memory on the host that caches have given up, for later ones of a similar size: new pages are slow to get.
 
@@ -206,7 +220,7 @@ class SpareMemory:
             self.buffers = [spare for spare in self.buffers if spare is not buffer]
             buffer[:needed] = 0
         else:
-            buffer = np.zeros(needed, dtype=np.uint8)  # the system clears it page by page, at the first use of each
+            buffer = small_pages(needed)
         first = -buffer.ctypes.data % ALIGNMENT
         memory = buffer[first : first + size]
         weakref.finalize(memory, self.give, buffer).atexit = False

@@ -7,20 +7,19 @@ Axes: A committed tokens, H hidden of the target.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.base import CandidateIndex, IndexedDrafting
 from drafterforge.drafters.group import DrafterGroup
-from drafterforge.drafters.judging import Truth
-from drafterforge.drafters.limits import DraftLimits
 from drafterforge.drafters.proposer import PromptReader
 from drafterforge.drafters.registry import kind_of
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.worth import CycleLimits
 from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence
@@ -50,22 +49,13 @@ class RowText:
 
 
 @dataclass(eq=False)
-class AwakeRow:
-    """A row that a drafter has read."""
-
-    text: RowText
-    unread: list[Tensor] = field(default_factory=list)
-    hits: list[bool] = field(default_factory=list)  # whether its proposals held each token of the answer
-
-
-@dataclass(eq=False)
 class WakingRow:
     """A row that a drafter is reading."""
 
     name: str
     reader: PromptReader
     count: int = 0  # tokens read
-    hits: list[bool] = field(default_factory=list)
+    hits: list[bool] = field(default_factory=list)  # whether its proposals held each token of the answer
 
 
 class ArmState:
@@ -73,25 +63,11 @@ class ArmState:
 
     def __init__(self, group: DrafterGroup) -> None:
         self.group = group
-        self.rows: list[AwakeRow] = []
+        self.rows: list[RowText] = []
 
     def index(self, text: RowText) -> int | None:
         """Number of a row in the group; None if the drafter sleeps."""
-        return next((index for index, row in enumerate(self.rows) if row.text is text), None)
-
-    def read(self, top_k: int) -> None:
-        """Read unread tokens.  top_k: number of proposals that count as hits; 0: hits are not needed."""
-        if not any(row.unread for row in self.rows):
-            return
-        if not top_k:
-            self.group.read()
-        else:
-            tokens = [torch.cat(row.unread) for row in self.rows]
-            judgement = self.group.read(Truth(pad_sequence(tokens, batch_first=True), None), [top_k])
-            for row, part, accepted in zip(self.rows, tokens, judgement.accepted[0].tolist(), strict=True):
-                row.hits += [hit > 0.0 for hit in accepted[: len(part)]]
-        for row in self.rows:
-            row.unread = []
+        return next((index for index, row in enumerate(self.rows) if row is text), None)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Forget all rows but these."""
@@ -152,15 +128,15 @@ class ArmStates:
 
     def _add(self, name: str, reader: PromptReader, row: RowText, text: Tensor, features: Tensor) -> None:
         arm = self.arms[name]
-        arm.read(self.top_k(name))
+        arm.group.read()
         arm.group.join_row(reader, text, features)
-        arm.rows.append(AwakeRow(row))
+        arm.rows.append(row)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Forget all rows but these."""
         self.texts = [self.texts[row] for row in rows]
         for arm in self.arms.values():
-            remaining = [index for index, row in enumerate(arm.rows) if row.text in self.texts]
+            remaining = [index for index, row in enumerate(arm.rows) if row in self.texts]
             if len(remaining) < len(arm.rows):
                 arm.keep(remaining)
         for index in self.indices.values():
@@ -173,13 +149,11 @@ class ArmStates:
         for arm in self.arms.values():
             if not arm.rows:
                 continue
-            rows = [self.texts.index(row.text) for row in arm.rows]
+            rows = [self.texts.index(row) for row in arm.rows]
             part, number = (tokens, features), [counts[row] for row in rows]
             if rows != list(range(len(counts))):
                 part = tokens[rows], features[rows]
             arm.group.commit(*part, number)
-            for row, committed, count in zip(arm.rows, part[0], number, strict=True):
-                row.unread.append(committed[:count])
         for index in self.indices.values():
             index.commit(tokens, features, list(counts))
 
@@ -200,9 +174,7 @@ class ArmStates:
         waking.count = end
         if end < text.length:
             return False
-        arm = self.arms[waking.name]
         self._add(waking.name, waking.reader, text, *text.upto(text.length))
-        arm.rows[-1].hits = waking.hits
         if self.alone:
             text.tokens, text.features = [], []
         return True
@@ -213,24 +185,26 @@ class ArmStates:
         position = arm.index(text)
         arm.keep([index for index in range(len(arm.rows)) if index != position])
 
-    def awake(self, name: str, text: RowText) -> AwakeRow:
-        """A row of a drafter that is awake in it; reads what is unread."""
+    def hits(self, name: str, text: RowText, count: int) -> list[bool]:
+        """Whether the proposals of a drafter that is awake held each of the newest `count` tokens of a row."""
         arm = self.arms[name]
-        arm.read(self.top_k(name))
-        return arm.rows[arm.index(text)]
+        text_and_features = text.upto(text.length, text.length - count - 1)
+        return arm.group.hits(arm.index(text), *text_and_features, self.top_k(name))
 
     def top_k(self, name: str) -> int:
-        """Number of a drafter's proposals that count as hits; 0 if drafters are not compared."""
-        return 0 if self.alone else self.pool.shape_of(name, self.shape).top_k
+        """Number of a drafter's proposals that count as hits."""
+        return self.pool.shape_of(name, self.shape).top_k
 
-    def draft(self, name: str, rows: list[int], root: Tensor, shape: TreeShape, limits: DraftLimits) -> Tree:
+    def draft(self, name: str, rows: list[int], root: Tensor, shape: TreeShape, limits: CycleLimits) -> Tree:
         """Trees of a drafter below the roots [B'] of some rows, in which it is awake."""
         arm = self.arms[name]
 
         def draft(
             subset: Sequence[int], growth: Growth | None = None, retrieval: RetrievalEvidence | None = None
         ) -> Tree:
-            arm.read(self.top_k(name))
+            began = time.perf_counter()
+            arm.group.read()
+            limits.reading = time.perf_counter() - began
             group_rows = [arm.index(self.texts[rows[index]]) for index in subset]
             return arm.group.draft(0, group_rows, root[list(subset)], shape, growth, retrieval)
 

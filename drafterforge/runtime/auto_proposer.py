@@ -18,7 +18,7 @@ from drafterforge.drafters.proposer import PromptReader, Proposer, Request
 from drafterforge.errors import ConfigError
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.arm_states import ArmStates, RowText, WakingRow
-from drafterforge.runtime.arms import RowArms, Stakes, common_lengths
+from drafterforge.runtime.arms import WINDOW, RowArms, Stakes, common_lengths
 from drafterforge.runtime.averages import Mean
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import ROOT_ALONE, bounds
@@ -143,7 +143,8 @@ class AutoProposer(Proposer):
                 row.waking = self.states.wake(row.arms.incumbent)
             return
         sleeping = [name for name in row.arms.names if name != row.arms.incumbent]
-        unread = dict.fromkeys(sleeping, row.text.length)
+        reading = row.text.length + min(row.tokens, WINDOW)  # the incumbent is judged on tokens that it reads again
+        unread = dict.fromkeys(sleeping, reading)
         if name := row.arms.challenger(row.tokens, unread, self._stakes(row)):
             row.waking = self.states.wake(name)
 
@@ -200,12 +201,13 @@ class AutoProposer(Proposer):
         self.worth.arms.read_s.add(seconds / (row.waking.count - before))
         if not awake:
             return
-        row.waking, incumbent, stakes = None, row.arms.incumbent, self._stakes(row)
+        waking, row.waking, incumbent, stakes = row.waking, None, row.arms.incumbent, self._stakes(row)
         if not row.is_awake:
             row.is_awake = True
             return
-        hits = [self.states.awake(drafter, row.text).hits for drafter in (name, incumbent)]
-        if (lengths := common_lengths(*hits, self.worth.levels)) is not None:
+        hits = waking.hits[-WINDOW:]
+        theirs = self.states.hits(incumbent, row.text, len(hits))
+        if (lengths := common_lengths(hits, theirs, self.worth.levels)) is not None:
             row.arms.compare(name, *lengths)
         if row.arms.lead(name, stakes) > 0.0:
             row.arms.incumbent, name = name, incumbent

@@ -86,6 +86,8 @@ class CycleLimits(DraftLimits):
     prices: Sequence[float]
     drafter: str = ""
     clock: list[float] = field(default_factory=list)  # when the neural drafter began, and after each level
+    reading: float = 0.0  # seconds that the neural drafter read
+    catches_up: bool = False  # whether it read more than the tokens of one cycle
     ended: float = 0.0  # when the drafting ended
     seconds: float = 0.0  # that the decisions took
     reach: Tensor | None = None  # of the newest level
@@ -97,8 +99,9 @@ class CycleLimits(DraftLimits):
         state.retrieved, state.ignorance = expected * state.calibration, ignorance
         gain = state.neural_gain.value * ignorance
         state.uses_neural = state.is_awake and (
-            gain > self.rate * self.worth.neural_s.value or state.neural_skipped >= NEURAL_PAUSE or state.probes
+            gain > self.rate * self.worth.neural_cycle_s or state.neural_skipped >= NEURAL_PAUSE or state.probes
         )
+        self.catches_up |= state.uses_neural and state.skipped + state.neural_skipped > 0
         self.clock[:] = [time.perf_counter()]
         self.seconds += self.clock[0] - began
         return state.uses_neural
@@ -126,7 +129,8 @@ class Worth:
         self.costs, first = costs, float(costs.of(1, 1))
         self.arms = ArmKnowledge(first)
         self.traffic: dict[tuple[float, int], Traffic] = {}  # by temperature, in quarters, and number of rows
-        self.neural_s = Mean(0.4 * first, 1.0, COST_HORIZON)  # of a row: reading, drafting, and its nodes' verification
+        self.neural_s = Mean(0.3 * first, 1.0, COST_HORIZON)  # of a row: drafting, and its nodes' verification
+        self.reading_s = Mean(0.1 * first, 1.0, COST_HORIZON)  # of a row, the tokens of one cycle
         self.level_s = Mean(0.06 * first, 1.0, COST_HORIZON)  # of one more level, all rows
         self.level_share = Mean(0.6, 4.0, TRAFFIC_HORIZON)  # reach of a level over that of the one before
         self.num_rows = Mean(1.0, 1.0, ROW_HORIZON)  # decoded together
@@ -182,6 +186,15 @@ class Worth:
             row.drafts = row.net.value > 0.0 or row.probes
 
     @property
+    def neural_cycle_s(self) -> float:
+        """Seconds that the neural drafter costs a row where it drafts in every cycle.
+
+        Tokens that it did not read while it did not draft are left out: otherwise it would look dearer the less it
+        drafts, and would never come back.
+        """
+        return self.neural_s.value + self.reading_s.value
+
+    @property
     def levels(self) -> int:
         """Levels that the neural drafter drafts in most cycles."""
         return max(round(self.num_levels.value), 1)
@@ -220,7 +233,7 @@ class Worth:
                 added = record.counts[index] - 1.0
                 self._learn_row(row, added, added - rate * extra_s / len(drafting))
                 if row.is_awake:
-                    neural = added - row.retrieved - rate * self.neural_s.value if row.uses_neural else 0.0
+                    neural = added - row.retrieved - rate * self.neural_cycle_s if row.uses_neural else 0.0
                     row.traffic.neural_net.add(neural)
                 if record.tree.expected is not None:
                     for state in (row, row.traffic):
@@ -252,8 +265,10 @@ class Worth:
         """Learn the seconds of the neural drafter and of a level."""
         batch, count = record.tree.tokens.shape
         verifying = float(self.costs.of(batch * count, batch) - self.costs.of(batch, batch)) / batch
-        drafting = (limits.ended - limits.clock[0]) / len(neural)
+        drafting = (limits.ended - limits.clock[0] - limits.reading) / len(neural)
         self.neural_s.add(drafting + verifying)
+        if not limits.catches_up:
+            self.reading_s.add(limits.reading / len(neural))
         self.arms.add_drafting(limits.drafter, drafting)
         self.num_levels.add(max(len(limits.clock) - 1, 1))
         if len(limits.clock) > 2:

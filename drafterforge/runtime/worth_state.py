@@ -64,6 +64,7 @@ class WorthState:
     """A `Worth` with its `ArmKnowledge`; seconds in passes of one node."""
 
     neural: MeanState
+    reading: MeanState
     level: MeanState
     read: MeanState
     level_share: MeanState
@@ -80,7 +81,7 @@ class WorthState:
 def means_of(worth: Worth) -> dict[str, tuple[Mean, float]]:
     """The single means of a state by name, and the unit of each."""
     single, arms = float(worth.costs.of(1, 1)), worth.arms
-    seconds = {"neural": worth.neural_s, "level": worth.level_s, "read": arms.read_s}
+    seconds = {"neural": worth.neural_s, "reading": worth.reading_s, "level": worth.level_s, "read": arms.read_s}
     counts = {
         "level_share": worth.level_share,
         "num_levels": worth.num_levels,

@@ -109,7 +109,7 @@ def test_a_drafter_that_wakes_knows_what_it_would_know_had_it_read_along(target,
     woken = states.arms["second"].group
     assert woken.stable == along.stable == [24]
     torch.testing.assert_close(woken.logits, along.logits)
-    assert len(states.awake("first", row).hits) == len(states.awake("second", row).hits) == 14
+    assert len(waking.hits) == 14 and states.hits("second", row, 14) == waking.hits
 
 
 def test_hits_are_the_tokens_that_the_proposals_hold(target, pool):
@@ -122,7 +122,7 @@ def test_hits_are_the_tokens_that_the_proposals_hold(target, pool):
     reader.read(text[: prompt + 1], features[:prompt])
     row = states.join_row("first", reader, text[: prompt + 1], features[:prompt])
     states.commit(text[None, prompt + 1 :], features[None, prompt:], [count - prompt])
-    hits = states.awake("first", row).hits
+    hits = states.hits("first", row, count - prompt)
     drafter = pool.drafters["first"].neural
     for position, hit in zip(range(prompt + 1, len(text)), hits, strict=True):
         group = pool.group(["first"])

@@ -15,7 +15,7 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.verify_costs import VerifyCosts, costs_path, verify_costs
-from drafterforge.runtime.worth import LONGEST_PAUSE, SHORTEST_PAUSE, Worth
+from drafterforge.runtime.worth import LONGEST_PAUSE, NEURAL_PAUSE, SHORTEST_PAUSE, Worth
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import likeliest
@@ -91,6 +91,21 @@ def test_a_row_that_gains_nothing_decodes_plainly_and_tries_again_ever_more_rare
 
 def test_a_row_that_gains_always_drafts():
     assert all(play(Worth(VerifyCosts((1, 5, 16), (0.010, 0.012, 0.040))), 300, 2, 0.012))
+
+
+@pytest.mark.parametrize("pause", [0, NEURAL_PAUSE])
+def test_a_neural_drafter_does_not_look_dearer_because_it_has_paused(pause):
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
+    row = worth.row(0.0, 1)
+    row.drafts = True
+    for _ in range(50):
+        row.neural_skipped, row.neural_gain.value = pause, 9.0
+        limits = worth.limits([row], 1, 5, "eagle")
+        assert limits.uses_neural(0, 0.0, 1.0)
+        limits.clock, limits.reading, limits.ended = [0.0, 0.009], 0.008, 0.010
+        worth.learn([row], finished_cycle(5, 2, 0.011, 0.010), [limits])
+    assert worth.neural_s.value == pytest.approx(0.003, abs=0.0005)  # 2 ms of drafting, 1 ms of verifying its nodes
+    assert worth.reading_s.value == pytest.approx(0.001 if pause else 0.008, abs=0.0005)
 
 
 def test_rows_that_do_not_draft_probe_together():

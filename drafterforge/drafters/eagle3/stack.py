@@ -140,6 +140,14 @@ class StackedGroup(DrafterGroup):
         self.unread, self.newer = [[] for _ in self.stable], {}
         return judgement
 
+    def hits(self, row: int, text: Tensor, features: Tensor, top_k: int) -> list[bool]:
+        self.read()
+        reader = self.prompt_reader()
+        reader.row.cache = self.cache.copy_rows(torch.tensor([row], device=text.device))
+        reader.row.stable = [self.stable[row] - len(features)]
+        reader.row.logits = self.logits[:, row : row + 1]  # of another position: the first token is not judged
+        return reader.judge(text, features, top_k)[1:]
+
     def _read_all(self, tokens: Tensor, features: Tensor, rows: Tensor, all_slots: bool) -> tuple[Tensor, Tensor]:
         """Outputs [N, R, H] and logits [N, R, W] of all slots, or of the newest ones, `rows` [B]."""
         width = tokens.shape[1]
