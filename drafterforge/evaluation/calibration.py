@@ -130,7 +130,8 @@ def require_cycles_to_calibrate(cfg: CalibrateConfig | TrainPolicyConfig) -> Non
 
 
 def action_grid(cfg: CalibrateConfig | TrainPolicyConfig) -> ActionGrid:
-    return ActionGrid(cfg.grid.name, tuple(cfg.grid.num_tokens), tuple(cfg.grid.depths), tuple(cfg.grid.top_ks))
+    axes = (tuple(values) for values in (cfg.grid.num_tokens, cfg.grid.depths, cfg.grid.top_ks))
+    return ActionGrid(cfg.grid.name, *axes, cfg.grid.mask)
 
 
 def measure_profile(cfg: CalibrateConfig, target: Target, grid: ActionGrid) -> LatencyProfile:
@@ -302,7 +303,7 @@ def profile_of_device(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid) 
 
 
 def calibration_grid(cfg: TrainPolicyConfig) -> GridConfig:
-    return replace(cfg.grid, name="calibration", num_tokens=knots(cfg.grid.num_tokens))
+    return replace(cfg.grid, name="calibration", num_tokens=knots(cfg.grid.num_tokens), mask="pool")
 
 
 def knots(num_tokens: Sequence[int]) -> list[int]:
