@@ -20,7 +20,7 @@ from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.replay.answer_recorder import AnswerRecorder
 from drafterforge.replay.curves import actions, pool_scaling, regret_curves, weights
-from drafterforge.replay.selector_play import Cycles, RecordedAnswers, tune_options
+from drafterforge.replay.selector_play import Cycles, RecordedAnswers, accept_rate, tune_options
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
@@ -29,7 +29,14 @@ from drafterforge.selectors import wants_coverage
 from drafterforge.selectors.naming import TUNED, result_name
 from drafterforge.targets.load import Target
 
-SCALED = ("hedgespec", "normalhedge", "ucbspec", "metasd_ucb")  # selectors of the figure against pool size
+SCALED = (  # selectors of the figure against pool size
+    "hedgespec",
+    "hedgespec-paper",
+    "normalhedge",
+    "ucbspec",
+    "exp3spec",
+    "metasd_ucb",
+)
 NOT_REPLAYED = ("static", "router", "oracle")  # selectors that need a drafter's name or a router
 
 
@@ -179,6 +186,8 @@ class SelectorReplay:
                 part = replace(self.by_scheduler[method.scheduler], static=self.static.static).select(indices)
                 cycles = [method.cycles[index] for index in indices]
                 figures = {key: round(value, 4) for key, value in part.figures(cycles).items()}
+                rate = accept_rate(cycles)
+                figures["accept_rate"] = None if rate is None else round(rate, 4)
                 p = None if reference is None else part.paired_p([reference.cycles[index] for index in indices], cycles)
                 rows.append(
                     {"method": method.method, **method.keys(self.static), "domain": domain, "source": "replay"}

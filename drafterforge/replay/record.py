@@ -52,7 +52,9 @@ def record_answer(
     max_new_tokens: int | None = None,
     branch_nodes: int = 0,
 ) -> Trace:
-    """The trace of a greedy answer of two tokens or more.
+    """The trace of an answer of two tokens or more, greedy or sampled.
+
+    Sampled tokens are fixed by seed and position, so a sampled answer confirms drafts as a greedy one does.
 
     spec: drafters whose trees of any shape can be looked up, and the widths and depth of these trees.  shape: tree of
     other drafters without a shape in the pool.  max_new_tokens: limit of the answer, near which trees are shallower.

@@ -262,6 +262,17 @@ class Batch:
 
     def verify(self, record: CycleRecord) -> None:
         """Run the target on the trees, and accept the confirmed tokens."""
+        ancestors = self._read_trees(record)
+        uniform = self.picker.noise(self._next_positions, record.bounds.depth + 1)
+        accept(record, ancestors, self.picker, uniform, self.seen)
+
+    @property
+    def _next_positions(self) -> list[int]:
+        """Absolute position of the token after each root."""
+        return [row.length + 1 for row in self.rows]
+
+    def _read_trees(self, record: CycleRecord) -> Tensor:
+        """Run the target on the trees; returns the ancestors of their nodes, see `ancestor_mask`."""
         tree, depth = record.tree, record.bounds.depth
         batch, count = tree.tokens.shape
         base, ancestors = self._base, ancestor_mask(tree.parents, depth)
@@ -274,8 +285,7 @@ class Batch:
             tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant
         )
         record.logits = self.target.logits(states, self.invariant)
-        uniform = self.picker.noise([row.length + 1 for row in self.rows], depth + 1)
-        accept(record, ancestors, self.picker, uniform, self.seen)
+        return ancestors
 
     def commit(self, record: CycleRecord) -> None:
         """Wait for the device, and add the accepted tokens to every row."""
