@@ -17,7 +17,7 @@ from drafterforge.selectors.memory import Memory
 from drafterforge.selectors.naming import keyword_options, pool_names, require_name
 from drafterforge.selectors.probabilities import best_of, draw, one_hot, restricted
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 @dataclass(frozen=True)
