@@ -72,13 +72,16 @@ class KeyValueCache:
         """Let the first memory of an empty cache have room for `rows` rows."""
         self.memory = self.data.new_zeros(*self.data.shape[:2], rows, *self.data.shape[3:])
 
-    def open_row(self, slots: int) -> None:
-        """Append a row with room for a prompt of `slots` slots that is read next, and for an answer."""
+    def open_row(self, slots: int, fresh: bool = False) -> None:
+        """Append a row with room for a prompt of `slots` slots that is read next, and for an answer.
+
+        fresh: see `zeros`.
+        """
         batch, room, size = self.data.shape[2], self.memory.shape[2], self.data.shape[4]
         needed = max(size, _in_blocks(slots) + 2 * BLOCK)
         if batch == room or needed > size:
             rows = max(room, 2 * batch if batch == room else 0, 1)
-            self._allocate(rows, needed, fresh=batch > self.num_opened)  # the rows that decode wait for it
+            self._allocate(rows, needed, fresh)
         self.filled = max(self.filled, slots)
         self.data, self.num_opened = self.memory[:, :, : batch + 1], self.num_opened + 1
 

@@ -148,16 +148,19 @@ class Batch:
 
     def admit(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY) -> Row:
         """Read a prompt, choose the first token of its answer, and add the row unless that token ends the answer."""
-        joining = self.begin(prompt, rule, sampling)
+        joining = self.begin(prompt, rule, sampling, decodes=False)
         while not self.advance(joining):
             pass
         return joining.row
 
-    def begin(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY) -> Joining:
-        """As `admit`, but nothing is read until `advance` is called, between cycles of other rows."""
+    def begin(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY, decodes: bool = True) -> Joining:
+        """As `admit`, but nothing is read until `advance` is called, between cycles of other rows.
+
+        decodes: whether other rows decode meanwhile, so that they must not wait long for anything.
+        """
         row = Row(Generation(list(prompt)), rule, sampling, began=self.now(), length=len(prompt))
         prefill = Prefill(self.target, prompt, self.prefill_chunk, self._reader(row))
-        joining = Joining(row, prefill, self._open_row(len(prompt)))
+        joining = Joining(row, prefill, self._open_row(len(prompt), decodes))
         self.joining.append(joining)
         return joining
 
@@ -202,9 +205,12 @@ class Batch:
             self.cache.close_row(len(self.rows) + self.joining.index(joining))
         self.joining.remove(joining)
 
-    def _open_row(self, length: int) -> KeyValueCache | None:
-        """Make room for a prompt; returns the row's cache, None if it is a row of the batch's."""
-        self.cache.open_row(length)
+    def _open_row(self, length: int, decodes: bool) -> KeyValueCache | None:
+        """Make room for a prompt; returns the row's cache, None if it is a row of the batch's.
+
+        decodes: see `begin`.
+        """
+        self.cache.open_row(length, fresh=decodes and bool(self.rows))
         return None
 
     def _reader(self, row: Row) -> PromptReader | None:
