@@ -30,6 +30,7 @@ from drafterforge.training.loggers import settings_of
 NEEDED = {  # what a user has to type along with a choice
     "data=jsonl": ["path=prompts.jsonl"],
     "data=recorded": ["path=recording"],
+    "data=traffic": ["path=recording"],
     "target=hf": ["target.model=some/model"],
     "experiment=pool_smollm2_natural": ["data=jsonl", "path=prompts.jsonl"],
 }

@@ -15,6 +15,9 @@ from drafterforge.config.variants import variants_of
 HELP = {"-h", "--help", "help"}
 
 
+USAGE = {"inspect": "PATH ", "plan": "COMMAND [its groups and keys ...] ", "learn": "ACTION [LOG.jsonl] "}
+
+
 def overview() -> str:
     """The commands, a line each."""
     rows = [f"  {name:<15}{command.summary}" for name, command in COMMANDS.items()]
@@ -33,7 +36,9 @@ def overview() -> str:
 
 def command_help(name: str, command: Command, overrides: Sequence[str]) -> str:
     """The groups and keys of a command, as the overrides typed beside `--help` narrow them."""
-    usage = {"inspect": "PATH ", "plan": "COMMAND [its groups and keys ...] "}.get(name, "")
+    usage = {"inspect": "PATH ", "plan": "COMMAND [its groups and keys ...] ", "learn": "ACTION [LOG.jsonl] "}.get(
+        name, ""
+    )
     usage = usage.strip() if name == "inspect" else f"{usage}[group=choice ...] [key=value ...]"
     lines = [f"drafterforge {name} {usage}", "", f"{command.summary}.", ""]
     groups = catalogue.command_groups(command.name)

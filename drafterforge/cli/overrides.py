@@ -26,6 +26,9 @@ def read_config(name: str, overrides: list[str]) -> Any:
         if len(paths) > 1:
             raise ConfigError(f"inspect takes one folder, got {len(paths)}: {paths}")
         overrides = [o if o.startswith(("path=", "runs_dir=")) else f"path={o}" for o in overrides]
+    if name == "learn":
+        keys = iter(("action", "path"))
+        overrides = [o if "=" in o else f"{next(keys, 'path')}={o}" for o in overrides]
     return load_config(command.name, command.config, overrides)
 
 

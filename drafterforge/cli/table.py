@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drafterforge.config import bundle, catalogue, commands, plan, serving
+from drafterforge.config import bundle, catalogue, commands, learn, plan, serving
 from drafterforge.errors import ConfigError
 
 
@@ -85,6 +85,11 @@ COMMANDS = {
         serving.ServeConfig,
         "serve an OpenAI-compatible HTTP API",
         check="drafterforge.assembly.checks:check_decoding",
+    ),
+    "learn": Command(
+        "drafterforge.pipelines.learn",
+        learn.LearnCommandConfig,
+        "show, take back or delete what `serve learn=on` has recorded and learned",
     ),
     "import": Command(
         "drafterforge.pipelines.import_drafter",

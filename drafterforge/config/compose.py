@@ -27,6 +27,7 @@ from drafterforge.prompts.domains import domains
 
 Config = TypeVar("Config")
 CUSTOM_DOMAIN = "own"  # hydra's name for a domain without a YAML file
+TRAFFIC = "traffic"  # the domain of data=traffic, which need not be typed
 
 
 def load_config(name: str, config_class: type[Config], overrides: Sequence[str]) -> Config:
@@ -34,6 +35,8 @@ def load_config(name: str, config_class: type[Config], overrides: Sequence[str])
     overrides = experiment_choices(name, overrides)
     narrowed = narrow_to_overrides(name, config_class, overrides)
     choices, texts, values = read_overrides(name, narrowed, overrides)
+    if choices.get("data") == TRAFFIC:
+        choices.setdefault("domain", TRAFFIC)
     tree = _tree(narrowed, _compose(name, narrowed, choices), texts, values)
     return _build(narrowed, tree, config_class)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from drafterforge.config.checks import require, require_at_least, require_choice
 from drafterforge.config.fields import section, setting
+from drafterforge.config.learn import LearnConfig
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.sampling import require_sampling
@@ -65,6 +66,7 @@ class ServeConfig:
     target: TargetConfig = section(TargetConfig)
     pool: PoolConfig = section(PoolConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
+    learn: LearnConfig = section(LearnConfig)
     bundle: str = setting(
         "", "name, folder, .tar or hub id of a bundle; empty: use target= and drafter=", input="bundles"
     )

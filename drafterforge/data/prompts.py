@@ -9,8 +9,9 @@ from dataclasses import replace
 from hashlib import sha256
 
 from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.data.rows import Row
 from drafterforge.data.served import served_rows
-from drafterforge.data.sources import Row, hf_rows, jsonl_rows
+from drafterforge.data.sources import hf_rows, jsonl_rows
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.prompts import grammar
 from drafterforge.prompts.prompt import Prompt

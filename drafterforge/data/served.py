@@ -8,6 +8,7 @@ whose outputs are incomplete has none there.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from torch import Tensor
 from drafterforge.artifacts.atomic import write_bytes_atomic
 from drafterforge.data.answers import Answer, AnswerRows, encode_shard
 from drafterforge.data.features import CachedCapture, Captured
-from drafterforge.data.sources import Row
+from drafterforge.data.rows import Row
 from drafterforge.errors import ArtifactError
 from drafterforge.prompts.prompt import Transcript
 
@@ -63,15 +64,21 @@ def write_shard(folder: Path, name: str, answers: Sequence[ServedAnswer]) -> int
     return sum(map(len, files.values()))
 
 
-def served_rows(path: str | Path) -> Iterator[Row]:
-    """The answers of a recording; shards that cannot be read are skipped with a warning."""
-    folder, number = Path(path).expanduser(), 0
-    for shard in sorted(folder.glob("*.arrow")):
+def served_shards(path: str | Path) -> Iterator[tuple[Path, AnswerRows]]:
+    """The shards of a recording; those that cannot be read are skipped with a warning."""
+    for shard in sorted(Path(path).expanduser().glob("*.arrow")):
         try:
-            answers = AnswerRows([shard])
+            yield shard, AnswerRows([shard])
+        except FileNotFoundError:  # a server has deleted it since, as its folder was full
+            continue
         except (OSError, pa.ArrowException, KeyError) as error:
             log.warning("%s cannot be read and was skipped: %s", shard, error)
-            continue
+
+
+def served_rows(path: str | Path) -> Iterator[Row]:
+    """The answers of a recording; shards that cannot be read are skipped with a warning."""
+    number = 0
+    for shard, answers in served_shards(path):
         for answer in answers:
             transcript = Transcript(tuple(answer.input_ids), answer.prompt_tokens, answer.finished)
             yield Row((), shard.name, number, answer.id, transcript=transcript)
@@ -126,11 +133,23 @@ class ServedCaptures:
 
     def __call__(self, rows: Sequence[Answer]) -> list[Captured]:
         """One capture per answer, in order.  At the last position, whose token may never have been read, it is zero."""
-        captures: dict[int, Captured] = {i: self._read(row) for i, row in enumerate(rows) if row.id in self.shards}
+        captures: dict[int, Captured] = {}
+        for i, row in enumerate(rows):
+            with contextlib.suppress(FileNotFoundError):  # a server has deleted the shard since, as its folder was full
+                if row.id in self.shards:
+                    captures[i] = self._read(row)
         missing = [i for i in range(len(rows)) if i not in captures]
         computed = self.target([list(rows[i].input_ids) for i in missing]) if missing else []
         captures |= dict(zip(missing, computed, strict=True))
         return [captures[i] for i in range(len(rows))]
+
+    def prompt_features(self, row: Answer) -> Tensor:
+        """Features of the last token of a prompt, [1, 3H]; computed if they were not captured."""
+        with contextlib.suppress(FileNotFoundError):
+            if row.id in self.shards:
+                with safe_open(self.shards[row.id], "pt") as file:
+                    return file.get_slice(f"{row.id}.features")[row.prompt_tokens - 1 : row.prompt_tokens]
+        return self.target([list(row.input_ids[: row.prompt_tokens])])[0].features[-1:]
 
     def _read(self, row: Answer) -> CachedCapture:
         length = len(row.input_ids)

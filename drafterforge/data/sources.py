@@ -7,14 +7,13 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.data.rows import Row
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.prompts.prompt import Transcript
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,21 +36,6 @@ class HasPrompts(Protocol):
     """Config of a command that reads prompts."""
 
     data: DataConfig
-
-
-@dataclass(frozen=True)
-class Row:
-    """One prompt of a source; fields that the source lacks are None."""
-
-    messages: tuple[dict[str, str], ...]
-    source: str
-    number: int  # of the line, from 1, or of the row, from 0
-    id: str | None = None
-    task: str | None = None
-    domain: str | None = None
-    split: str | None = None
-    licence: str | None = None
-    transcript: Transcript | None = None  # instead of messages
 
 
 def parse_messages(value: Any) -> tuple[dict[str, str], ...]:

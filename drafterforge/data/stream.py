@@ -1,13 +1,15 @@
-"""Streams: bounded folders through which vLLM hands answers with features to trainers, as a ring of shards.
+"""Streams: bounded folders through which answers with features reach trainers, as a ring of shards.
 
-A stream is a recording (`drafterforge.data.served`) with a bound: one writer appends numbered shards and waits while
-the folder is full, and a shard is deleted once every reader has released it.
+A stream is a recording (`drafterforge.data.served`) with a bound: one writer appends numbered shards.  While the folder
+is full, the writer of `prepare-data` waits, and a shard is deleted once every reader has released it; `serve` deletes
+its oldest shards instead (`Retention`).
 
     stream.json         the writer's record: bound, prompts, and what is complete; the one commit point of the writer
     shard-N.arrow       answers
     shard-N.safetensors their features and last layer's outputs, in the dtype of the engine
     readers/NAME.json   the first shard that a reader still needs; the commit point of the reader
     done                the writer has written all of its answers
+    erase               `serve` is asked to delete all of its shards; it does, and deletes this file
 
 A shard exists for readers once `stream.json` counts it.  Both records are replaced atomically, so whichever side is
 killed, at any moment: a writer that is started again writes each answer that `stream.json` does not list, once, and
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 import threading
@@ -41,7 +44,8 @@ FLUSH_S = 5.0  # seconds that finished answers wait for their shard at most
 POLL_S = 0.2
 SAY_S = 60.0  # between two lines of a reader that waits
 FIRST_SAY_S = 5.0
-RECORD, DONE, READERS = "stream.json", "done", "readers"
+TIDY_S, AGE_S = 1.0, 60.0  # between two looks of a writer with a `Retention` for `erase`, and for old shards
+RECORD, DONE, READERS, ERASE = "stream.json", "done", "readers", "erase"
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,14 @@ class StreamRecord:
         )
 
 
+@dataclass(frozen=True)
+class Retention:
+    """How long a writer keeps its shards, for which nobody waits."""
+
+    max_age_s: float
+    erased: Callable[[], None] = lambda: None  # called in the writer's thread once it has deleted all shards on demand
+
+
 def shard_name(number: int) -> str:
     """Name of a shard's files without suffix."""
     return f"shard-{number:08d}"
@@ -100,6 +112,18 @@ def shard_files(folder: Path, number: int) -> list[Path]:
     """The files of a shard that exist."""
     paths = [folder / f"{shard_name(number)}{suffix}" for suffix in (".arrow", ".safetensors")]
     return [path for path in paths if path.exists()]
+
+
+def shard_numbers(folder: Path) -> list[int]:
+    """Numbers of the shards of which a file exists, ascending."""
+    numbers = (path.stem.removeprefix("shard-") for path in folder.glob("shard-*"))
+    return sorted({int(number) for number in numbers if number.isdigit()})
+
+
+def delete_shard(folder: Path, number: int) -> None:
+    """Delete the files of a shard."""
+    for path in shard_files(folder, number):
+        path.unlink(missing_ok=True)
 
 
 def used_bytes(folder: Path) -> int:
@@ -148,7 +172,7 @@ def readers_finished(folder: Path) -> bool:
 
 
 class StreamWriter:
-    """Appends answers to a stream in a thread, which waits while the folder is full.
+    """Appends answers to a stream in a thread, which waits while the folder is full, or deletes the oldest shards.
 
     Answers wait in memory, two shards at most: `has_room` is False beyond, and the caller must wait.
     """
@@ -161,9 +185,13 @@ class StreamWriter:
         labels: dict[str, Any] | None = None,
         held_out: dict[str, int] | None = None,
         flush_s: float = FLUSH_S,
+        retention: Retention | None = None,
     ) -> None:
-        """labels: what the answers are of; a stream goes on only with the same."""
-        self.folder, self.flush_s = Path(folder).expanduser(), flush_s
+        """labels: what the answers are of; a stream goes on only with the same.
+
+        retention: delete the oldest shards of a full folder; None: wait for readers.
+        """
+        self.folder, self.flush_s, self.retention = Path(folder).expanduser(), flush_s, retention
         with report_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = lock_folder(self.folder)
@@ -179,7 +207,9 @@ class StreamWriter:
         self.pending_bytes, self.pending_since, self.closing = 0, 0.0, False
         self.next_number = max([self.record.below, *(number + 1 for number in self.record.more)])
         self.is_full = False  # the thread waits for a reader
+        self.next_look = -math.inf  # for shards that are too old
         self.changed = threading.Condition()
+        self._tidy()
         self.thread = threading.Thread(target=self._work, name="drafterforge-stream", daemon=True)
         self.thread.start()
 
@@ -203,6 +233,14 @@ class StreamWriter:
             self.pending_bytes += size
             self.changed.notify_all()
 
+    def flush(self) -> None:
+        """Wait until all that was added is written; of a writer with a retention, which waits for nobody."""
+        while self.pending_bytes and self.thread.is_alive():
+            with self.changed:
+                self.pending_since = -math.inf
+                self.changed.notify_all()
+            time.sleep(POLL_S / 20)
+
     def close(self, timeout: float | None = None) -> None:
         """Write what is pending, as far as there is room now, and end the thread."""
         with self.changed:
@@ -221,7 +259,9 @@ class StreamWriter:
                 while not self._is_due():
                     if self.closing and not self.pending:
                         return
-                    self.changed.wait(POLL_S if self.pending else None)
+                    idle_s = None if self.retention is None else TIDY_S
+                    self.changed.wait(POLL_S if self.pending else idle_s)
+                    self._tidy()
                 part = self._take()
             try:
                 self._write(part)
@@ -234,6 +274,23 @@ class StreamWriter:
                 return
             with self.changed:
                 self.pending_bytes -= sum(size for _, _, size in part)
+
+    def _tidy(self) -> None:
+        """Delete shards that are too old, or all of them and what is pending if `erase` is there."""
+        if self.retention is None:
+            return
+        oldest, demand = time.time() - self.retention.max_age_s, self.folder / ERASE
+        is_demanded, is_due = demand.exists(), time.monotonic() >= self.next_look
+        if is_due:
+            self.next_look = time.monotonic() + AGE_S
+        for number in shard_numbers(self.folder) if is_demanded or is_due else ():
+            files = shard_files(self.folder, number)
+            if is_demanded or any(path.stat().st_mtime < oldest for path in files):
+                delete_shard(self.folder, number)
+        if is_demanded:
+            self.pending, self.pending_bytes = [], 0
+            self.retention.erased()
+            demand.unlink()
 
     def _is_due(self) -> bool:
         waited = time.monotonic() - self.pending_since >= self.flush_s
@@ -258,6 +315,9 @@ class StreamWriter:
                 f"type data.stream_gb={2 * PARTS * size / GB:.2g} or more"
             )
         while not (unneeded := readers_finished(self.folder)) and used_bytes(self.folder) + size > limit:
+            if self.retention is not None:
+                delete_shard(self.folder, next(iter(shard_numbers(self.folder)), 0))
+                continue
             if self.closing:
                 return
             self.is_full = True
@@ -270,6 +330,22 @@ class StreamWriter:
         numbers, tokens = [number for number, _, _ in part], sum(len(served.answer.input_ids) for _, served, _ in part)
         self.record = self.record.counting(numbers, tokens)
         save_json_atomic(self.folder / RECORD, asdict(self.record))
+
+
+def erase_stream(folder: Path) -> None:
+    """Delete all shards of a stream, and let the process that writes to it forget what it has of them."""
+    demand = folder / ERASE
+    if not folder.is_dir():
+        return
+    write_bytes_atomic(demand, b"")
+    while (lock := lock_folder(folder)) is None and demand.exists():
+        time.sleep(POLL_S)
+    if lock is None:
+        return
+    for path in [*folder.glob("shard-*"), *folder.glob(".shard-*")]:
+        path.unlink()
+    demand.unlink(missing_ok=True)
+    os.close(lock)
 
 
 def finish_stream(folder: Path) -> None:
@@ -364,9 +440,9 @@ class StreamReader:
         cursors = [json.loads(path.read_text())["next"] for path in self.path.parent.glob("*.json")]
         if len(cursors) < self.num_readers:
             return
-        for path in sorted(self.folder.glob("shard-*")):
-            if path.stem.removeprefix("shard-").isdigit() and int(path.stem.removeprefix("shard-")) < min(cursors):
-                path.unlink(missing_ok=True)
+        for number in shard_numbers(self.folder):
+            if number < min(cursors):
+                delete_shard(self.folder, number)
 
     @staticmethod
     def _wait(ready: Callable[[], bool], what: Callable[[], str]) -> None:

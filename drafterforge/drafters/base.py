@@ -34,6 +34,7 @@ from drafterforge.tree.tries import MergeRule
 
 if TYPE_CHECKING:
     from drafterforge.data.joined import JoinedAnswers
+    from drafterforge.drafters.retrieval.memory import AnswerMemory
 
 # draft(rows, growth, retrieval) -> trees of a drafter below the roots of some rows
 DraftRows = Callable[[Sequence[int], Growth, RetrievalEvidence], Tree]
@@ -212,6 +213,13 @@ class DrafterKind(ABC):
     def indexed_drafting(self, drafter: Drafter) -> IndexedDrafting | None:
         """How the drafter's trees take candidates from an index; None: it uses no index."""
         return None
+
+    def with_memory(self, drafter: Drafter, memory: AnswerMemory, shared: dict[int, Drafter]) -> Drafter:
+        """The drafter, looking up the answers of a memory too; by default the drafter unchanged, as it looks up none.
+
+        shared: drafters with this memory, by the id of the ones without it; initially empty.
+        """
+        return drafter
 
     # ------------------------------------------------------------------ exporting
 

@@ -34,6 +34,7 @@ class CycleRecord:
 
     logits: Tensor | None = None  # verify: target logits after each node, [B, T, V]
     features: Tensor | None = None  # verify: target features at each node, [B, T, 3H]
+    states: Tensor | None = None  # verify: final states at each node, [B, T, H]; None: they stay on the device
     path: Tensor | None = None  # verify: accepted nodes, [B, D + 1]
     next_tokens: Tensor | None = None  # verify: the token after each of them, [B, D + 1]
     distribution: Callable[[Tensor], Tensor] | None = None  # verify: logits [B, V] to probabilities; None: all greedy

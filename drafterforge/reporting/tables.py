@@ -40,6 +40,7 @@ def tables_of(report: Mapping[str, Any]) -> list[ReportTable]:
         _schedules(report),
         _live(report),
         _served_drafters(report),
+        _learned(report),
         _mismatches(report),
         _timed_parts(report),
     )
@@ -194,6 +195,29 @@ def _served_drafters(report: Mapping[str, Any]) -> ReportTable:
     headings = ["method", "drafter", "share of cycles", "cycles", "accepted tokens per cycle"]
     note = "Counted by the server during the timed requests. Accepted tokens: drafted ones, without the target's own."
     return ReportTable.trimmed("Drafters of the served pool", headings, cells, 2, note)
+
+
+def _learned(report: Mapping[str, Any]) -> ReportTable:
+    cells = [
+        [
+            text(version.get("name")),
+            text(version.get("kind")),
+            text(version.get("state")),
+            format_number(version.get("requests"), ".0f"),
+            format_number(version.get("gain"), "+.1%"),
+            " to ".join(format_number(version.get(key), "+.1%") for key in ("low", "high")),
+            text(version.get("rival")),
+            format_number(version.get("num_train"), ".0f"),
+            format_number(version.get("num_judged"), ".0f"),
+        ]
+        for version in records(curves_of(report).get("learned"))
+    ]
+    headings = ["drafter", "traffic", "state", "after requests", "gain", "95 %", "over", "trained on", "judged on"]
+    note = (
+        "Experts trained on recorded traffic. Gain: in tokens per cycle over the best drafter that was there, paired "
+        "by request, on newer requests than those that it was trained on. It joins if the interval lies above 0."
+    )
+    return ReportTable.trimmed("Learned from traffic", headings, cells, 3, note)
 
 
 def _mismatches(report: Mapping[str, Any]) -> ReportTable:

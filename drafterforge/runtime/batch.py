@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.acceptance import Acceptance, accept
 from drafterforge.runtime.capture import host_copy
 from drafterforge.runtime.prefill import Prefill
+from drafterforge.runtime.row_outputs import RowOutputs
 from drafterforge.runtime.sampling import GREEDY, Picker, Sampling
 from drafterforge.runtime.shapes import ROOT_ALONE
 from drafterforge.runtime.stopping import StopRule
@@ -80,6 +81,7 @@ class Row:
     sampling: Sampling
     began: float
     length: int = 0  # committed tokens, without the root
+    outputs: RowOutputs | None = None  # of the target, if they are recorded
 
     @property
     def text(self) -> list[int]:
@@ -121,6 +123,8 @@ class Mark(NamedTuple):
 class Batch:
     """Rows, their cache and their drafter; rows join and leave between cycles."""
 
+    has_outputs: ClassVar[bool] = True  # whether the host has the target's outputs of a cycle, to record them
+
     def __init__(
         self,
         target: Target,
@@ -153,13 +157,22 @@ class Batch:
             pass
         return joining.row
 
-    def begin(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY, decodes: bool = True) -> Joining:
+    def begin(
+        self,
+        prompt: list[int],
+        rule: StopRule,
+        sampling: Sampling = GREEDY,
+        outputs: RowOutputs | None = None,
+        decodes: bool = True,
+    ) -> Joining:
         """As `admit`, but nothing is read until `advance` is called, between cycles of other rows.
 
-        decodes: whether other rows decode meanwhile, so that they must not wait long for anything.
+        outputs: where the target's outputs are recorded, if `has_outputs`; None: they are not.  decodes: whether other
+        rows decode meanwhile, so that they must not wait long for anything.
         """
         row = Row(Generation(list(prompt)), rule, sampling, began=self.now(), length=len(prompt))
-        prefill = Prefill(self.target, prompt, self.prefill_chunk, self._reader(row))
+        row.outputs = outputs if self.has_outputs else None
+        prefill = Prefill(self.target, prompt, self.prefill_chunk, self._reader(row), row.outputs)
         joining = Joining(row, prefill, self._open_row(len(prompt), decodes))
         self.joining.append(joining)
         return joining
@@ -287,10 +300,10 @@ class Batch:
         if batch > 1 or count > 1:
             mask = level_mask(ancestors, lengths[:, 0], base, self.target.compute_dtype)
         self.cache.set_slots(base, count)
-        states, record.features = self.target.forward(
+        record.states, record.features = self.target.forward(
             tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant
         )
-        record.logits = self.target.logits(states, self.invariant)
+        record.logits = self.target.logits(record.states, self.invariant)
         return ancestors
 
     def commit(self, record: CycleRecord) -> None:
@@ -298,8 +311,11 @@ class Batch:
         acceptance = Acceptance.unpack(self._receive(record))
         record.sizes, record.counts = acceptance.sizes, acceptance.counts
         self._keep_accepted(record, acceptance.paths)
-        for row, count in zip(self.rows, record.counts, strict=True):
+        for index, (row, count) in enumerate(zip(self.rows, record.counts, strict=True)):
             row.length += count
+            if row.outputs is not None:
+                nodes = record.path[index, :count]
+                row.outputs.add(record.features[index, nodes], record.states[index, nodes])
         record.emitted = [row.take(tokens) for row, tokens in zip(self.rows, acceptance.tokens, strict=True)]
 
     def _receive(self, record: CycleRecord) -> Tensor:

@@ -17,6 +17,7 @@ from drafterforge.data.chat import prompt_ids
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.drafters.registry import DEFAULT, kind_of
+from drafterforge.drafters.retrieval.memory import AnswerMemory
 from drafterforge.errors import ConfigError, DrafterforgeError, PromptTooLongError
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.runtime.auto_proposer import AutoProposer
@@ -237,6 +238,20 @@ class Engine:
         with torch.inference_mode():
             for batch in self.batches:
                 batch.remove_drafter(name)
+
+    def use_memory(self, memory: AnswerMemory) -> bool:
+        """Let retrieval look up the answers of a memory, in batches opened from now on; False if no drafter retrieves.
+
+        Never changes an answer, only what is drafted.
+        """
+        if self.drafter is None:
+            return False
+        pool, shared = self._as_pool(), {}
+        for name, drafter in pool.drafters.items():
+            pool.replace(name, kind_of(drafter).with_memory(drafter, memory, shared))
+        if not isinstance(self.drafter, Pool):
+            (self.drafter,) = pool.drafters.values()
+        return bool(shared)
 
     def warm_up(self, advance: Callable[[int], None] = lambda count: None) -> None:
         """Capture the graphs of greedy batches of 1 to `max_batch` rows, so that no request waits for them.

@@ -12,6 +12,7 @@ from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import ConfigError
 from drafterforge.router.router import Router
+from drafterforge.router.traffic import TrafficRouter
 from drafterforge.runtime.worth import Worth
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.selectors import advised
@@ -32,7 +33,7 @@ class Pool:
         details: bool = False,
         shapes: Mapping[str, TreeShape] | None = None,
         scheduler: Scheduler | None = None,
-        router: Router | None = None,
+        router: Router | TrafficRouter | None = None,
         worth: Worth | None = None,
         **options: object,
     ) -> None:
@@ -109,6 +110,13 @@ class Pool:
             options["costs"] = [*costs, cost]
         self._try([*self.names, name], options)
         return options
+
+    def replace(self, name: str, drafter: Drafter) -> None:
+        """Replace a drafter by one that takes the same trees."""
+        reader = self._reader(name)
+        self.drafters[name] = drafter
+        if self._reader(name) is not reader:
+            self.stacks = {names: stack for names, stack in self.stacks.items() if name not in names}
 
     def remove(self, name: str) -> None:
         """Remove a drafter."""

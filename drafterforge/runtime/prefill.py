@@ -12,15 +12,23 @@ from torch import Tensor
 from drafterforge.drafters.proposer import PromptReader
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.runtime.row_outputs import RowOutputs
 from drafterforge.targets.load import Target
 
 
 class Prefill:
     """A prompt that is being read by the target, and behind it by the drafters."""
 
-    def __init__(self, target: Target, prompt: list[int], chunk: int, reader: PromptReader | None) -> None:
-        """reader: of the drafters; None without any."""
-        self.target, self.chunk, self.reader = target, chunk, reader
+    def __init__(
+        self,
+        target: Target,
+        prompt: list[int],
+        chunk: int,
+        reader: PromptReader | None,
+        outputs: RowOutputs | None = None,
+    ) -> None:
+        """reader: of the drafters; None without any.  outputs: where the target's outputs are recorded."""
+        self.target, self.chunk, self.reader, self.outputs = target, chunk, reader, outputs
         self.tokens = torch.tensor(prompt, device=target.device)
         self.num_read = 0
         self.state: Tensor | None = None  # final normed state of the newest token, [1, H]
@@ -48,6 +56,8 @@ class Prefill:
         states, features = self.target.forward(self.tokens[None, start:end], slots[None], cache, mask)
         self.state, self.num_read = states[:, -1], end
         self.parts.append(features[0])
+        if self.outputs is not None:
+            self.outputs.add(features[0], states[0])
 
     def follow(self, root: Tensor | None = None) -> None:
         """Let the drafters read the chunk that the target has read.  root: [1], behind the last chunk."""

@@ -40,6 +40,8 @@ MOST_BUFFERS, MOST_CYCLES = 16, 64  # buffers kept for later batches; trees and 
 class StaticBatch(Batch):
     """A `Batch` whose cycles have fixed shapes, for EAGLE-3 drafters of one architecture or none."""
 
+    has_outputs = False  # they stay in the buffers of the graphs
+
     def __init__(
         self,
         target: Target,

@@ -61,8 +61,8 @@ def _open_routes(service: Service) -> APIRouter:
 
     @router.get("/health")
     async def health() -> JSONResponse:
-        state = service.worker.state
-        return JSONResponse({"status": state}, 200 if state == "ok" else 503)
+        status, content = service.health
+        return JSONResponse(content, status)
 
     return router
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -11,6 +11,7 @@ from typing import TypeVar
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from drafterforge.runtime.batch import Row
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.server.failures import ApiError, HungUpError, engine_failed, queue_full, shutting_down, timed_out
@@ -58,9 +59,9 @@ class Exchange:
     def _next_limit(self, pause_s: float) -> float:
         return min(self.deadline, self.loop.time() + pause_s)
 
-    def submit(self, specs: Sequence[AnswerSpec]) -> None:
-        """Queue the answers at the worker."""
-        jobs = [Job(*spec, deliver=partial(self._deliver, index)) for index, spec in enumerate(specs)]
+    def submit(self, specs: Sequence[AnswerSpec], record: Callable[[Row], None] | None = None) -> None:
+        """Queue the answers at the worker.  record: called with each answer at its end, in the worker's thread."""
+        jobs = [Job(*spec, partial(self._deliver, index), record) for index, spec in enumerate(specs)]
         try:
             self.worker.submit(jobs)
         except QueueFullError:

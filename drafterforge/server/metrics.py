@@ -46,8 +46,17 @@ class Metrics:
         self.answer_seconds = self._new(
             Histogram, "answer_seconds", "Seconds from arrival to the end of an answer", buckets=SECONDS
         )
+        self.recorded = self._new(Counter, "recorded_answers", "Answers recorded to learn from")
+        self.unrecorded = self._new(
+            Counter, "unrecorded_answers", "Answers not recorded, by reason, while learn=on", "reason"
+        )
         self.running = self._new(Gauge, "answers_running", "Answers being decoded")
         self.waiting = self._new(Gauge, "answers_waiting", "Answers waiting for a free row of the batch")
+
+    def watch_learning(self, works: Callable[[], bool]) -> None:
+        """Report whether recording and learning work."""
+        up = self._new(Gauge, "learning_up", "1 while recording and learning work, 0 after one of them has failed")
+        up.set_function(lambda: float(works()))
 
     def _new(self, kind: Callable[..., Any], name: str, text: str, *labels: str, **more: Any) -> Any:
         return kind(f"drafterforge_{name}", text, labels, registry=self.registry, **more)

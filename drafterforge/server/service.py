@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
+from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
+from drafterforge.runtime.answer_log import AnswerLog
+from drafterforge.runtime.batch import Row
 from drafterforge.runtime.engine import Engine, kind_name
+from drafterforge.runtime.pool import Pool
 from drafterforge.server.connections import Connections
 from drafterforge.server.exchange import AnswerSpec, Exchange, while_connected
 from drafterforge.server.failures import ApiError, shutting_down
+from drafterforge.server.learning import LearnedDrafters, LearnerProcess, Learning, learn_command
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.protocol import AnswerRequest, ChatRequest, read_request
 from drafterforge.server.streaming import AnswerStream
+from drafterforge.server.traffic import TrafficRecorder
 from drafterforge.server.wire import ChatWire, CompletionWire, usage
 from drafterforge.server.worker import Worker
+
+NO_LEARN = "x-no-learn"  # header of requests whose answers are not recorded
 
 
 class Service:
@@ -29,19 +39,55 @@ class Service:
         self.engine, self.model, self.cfg = engine, model, cfg
         self.metrics = Metrics("none" if engine.drafter is None else kind_name(engine.drafter))
         self.connections = Connections(cfg.max_connections, cfg.read_timeout_s)
+        self.traffic = self._open_traffic() if cfg.learn.record else None
+        self.learning = self._open_learning() if cfg.learn.record and cfg.learn.train else None
+        if cfg.learn.record:
+            self.metrics.watch_learning(lambda: "failed" not in self._learning_states().values())
         self.worker = Worker(engine, self.metrics, cfg.max_waiting)
         self.reader = ThreadPoolExecutor(1, "drafterforge-reader")  # so that tokenizing does not delay the streams
         target = engine.target
         dtype = str(target.dtype).removeprefix("torch.")
         self.fingerprint = f"{target.fingerprint[:16]}-{dtype}-{engine.numerics}"
 
+    def _open_traffic(self) -> TrafficRecorder:
+        learn, target = self.cfg.learn, self.engine.target
+        answers = AnswerLog(learn, learn.traffic_dir(self.cfg.runs_dir, target.name), target)
+        if answers.memory is not None:
+            self.engine.use_memory(answers.memory)
+        return TrafficRecorder(learn, answers, self.metrics)
+
+    def _open_learning(self) -> Learning | None:
+        """What trains experts and lets them join; None if the engine has no pool that they could join."""
+        target, runs_dir, folder = self.engine.target, self.cfg.runs_dir, self.traffic.answers.writer.folder
+        if not isinstance(self.engine.drafter, Pool):
+            return None
+        process = LearnerProcess(learn_command(self.cfg.learn, target.settings, runs_dir, folder), folder)
+        return Learning(process, LearnedDrafters(self.engine, RunsFolder(runs_dir, target, quiet=True), folder))
+
     def start(self) -> None:
         self.worker.thread.start()
+        if self.learning is not None:
+            self.learning.start(self.worker.between_cycles)
 
     def close(self) -> None:
         """Stop at once; running answers fail."""
         self.worker.close(0)
         self.reader.shutdown(wait=False)
+        if self.learning is not None:
+            self.learning.close()
+        if self.traffic is not None:
+            self.traffic.close()
+
+    @property
+    def health(self) -> tuple[int, dict[str, str]]:
+        """The status and content of `/health`; learning that has failed does not make the server unhealthy."""
+        state = self.worker.state
+        return 200 if state == "ok" else 503, {"status": state} | self._learning_states()
+
+    def _learning_states(self) -> dict[str, str]:
+        """running | failed, of recording and of learning where they are on."""
+        parts = {"recording": self.traffic, "learning": self.learning}
+        return {name: part.state for name, part in parts.items() if part is not None}
 
     async def respond(self, request: Request, kind: type[AnswerRequest]) -> Response:
         """The response to a request, complete or as a stream."""
@@ -57,7 +103,7 @@ class Service:
         fields, specs = await loop.run_in_executor(self.reader, self._read, kind, body)
         num_prompt_tokens = sum(len(tokens) for tokens, _, _ in specs[:: fields.n])
         wire = (ChatWire if kind is ChatRequest else CompletionWire)(self.model, self.fingerprint)
-        exchange.submit(specs)
+        exchange.submit(specs, self._recording(request))
         try:
             if fields.stream:
                 first = await while_connected(request, exchange.next())
@@ -70,6 +116,14 @@ class Service:
         self.count(200)
         prompts = [tokens for tokens, _, _ in specs] if fields.return_token_ids else []
         return JSONResponse(wire.response(choices, usage(num_prompt_tokens, choices), prompts))
+
+    def _recording(self, request: Request) -> Callable[[Row], None] | None:
+        """What records the answers of a request; None: they are not recorded."""
+        if self.traffic is None:
+            return None
+        client = request.client.host if request.client else ""
+        opted_out = request.headers.get(NO_LEARN, "0") != "0"
+        return partial(self.traffic.record, client) if self.traffic.admits(client, opted_out) else None
 
     def count(self, status: int) -> None:
         """Count an ended request in the metrics."""

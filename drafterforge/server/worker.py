@@ -17,6 +17,7 @@ import torch
 from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.batch import Joining, Row
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.row_outputs import RowOutputs
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.server.metrics import Metrics
@@ -54,6 +55,7 @@ class Job:
     rule: StopRule
     sampling: Sampling
     deliver: Callable[[Update], None]  # called in the worker's thread
+    record: Callable[[Row], None] | None = None  # called in the worker's thread at the answer's end; None: not recorded
     arrived: float = field(default_factory=time.perf_counter)
     joining: Joining | None = None  # during the prefill
     row: Row | None = None  # after the prefill
@@ -71,6 +73,7 @@ class Worker:
         self.capacity = engine.max_batch + max_waiting
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []  # in the order of the batch's rows
+        self.tasks: deque[Callable[[], None]] = deque()  # to be called between cycles
         self.changed = threading.Condition()
         self.closes_at: float | None = None
         self.save_s = SAVE_S
@@ -108,6 +111,12 @@ class Worker:
             if self.num_jobs + len(jobs) > self.capacity:
                 raise QueueFullError
             self.waiting.extend(jobs)
+            self.changed.notify()
+
+    def between_cycles(self, task: Callable[[], None]) -> None:
+        """Call a function in the worker's thread, before the next cycle; its errors are logged."""
+        with self.changed:
+            self.tasks.append(task)
             self.changed.notify()
 
     def drop(self, jobs: Sequence[Job]) -> None:
@@ -153,11 +162,17 @@ class Worker:
     def _wait(self) -> bool:
         """Sleep until there is a job; False when the thread has to end."""
         with self.changed:
-            while not self.num_jobs and self.closes_at is None:
+            while not self.num_jobs and not self.tasks and self.closes_at is None:
                 self.changed.wait()
-            return self.num_jobs > 0 and (self.closes_at is None or time.monotonic() < self.closes_at)
+            has_work = self.num_jobs > 0 or (len(self.tasks) > 0 and self.closes_at is None)
+            return has_work and (self.closes_at is None or time.monotonic() < self.closes_at)
 
     def _step(self) -> None:
+        while self.tasks:
+            try:
+                self.tasks.popleft()()
+            except Exception:
+                log.exception("a change of the drafters failed")
         try:
             self._remove_dropped()
             self._admit()
@@ -191,7 +206,8 @@ class Worker:
             job = self.waiting[0]
             try:
                 if job.joining is None:
-                    job.joining = self.batch.begin(job.prompt, job.rule, job.sampling)
+                    outputs = None if job.record is None else RowOutputs()
+                    job.joining = self.batch.begin(job.prompt, job.rule, job.sampling, outputs)
                 num_read = job.joining.prefill.num_read
                 is_read = self.batch.advance(job.joining)
                 room -= job.joining.prefill.num_read - num_read
@@ -241,6 +257,8 @@ class Worker:
         if update.stop_reason:
             self.metrics.answers.labels(update.stop_reason).inc()
             self.metrics.answer_seconds.observe(time.perf_counter() - job.arrived)
+            if job.record is not None:
+                job.record(job.row)
         job.num_chars, job.num_tokens = len(answer.text), update.num_tokens
         job.deliver(update)
 

@@ -106,8 +106,12 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
 
 def end_with_launcher() -> None:
     """If `launch` started this process, end it at once when `launch` ends, even if that was killed."""
-    if not is_launched():
-        return
+    if is_launched():
+        end_with_stdin()
+
+
+def end_with_stdin() -> None:
+    """End this process at once when the one that holds the other end of its standard input ends."""
 
     def watch() -> None:
         while os.read(0, 1):

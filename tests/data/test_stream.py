@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -12,8 +13,17 @@ from safetensors import safe_open
 
 from drafterforge.data import stream
 from drafterforge.data.answers import Answer, AnswerRows
-from drafterforge.data.served import ServedAnswer
-from drafterforge.data.stream import StreamReader, StreamRecord, StreamWriter, finish_stream, used_bytes
+from drafterforge.data.served import ServedAnswer, served_shards
+from drafterforge.data.stream import (
+    ERASE,
+    Retention,
+    StreamReader,
+    StreamRecord,
+    StreamWriter,
+    erase_stream,
+    finish_stream,
+    used_bytes,
+)
 from drafterforge.errors import ArtifactError, ConfigError
 
 LIMIT, TOKENS, HIDDEN = 200_000, 20, 8  # an answer has about 3 kB
@@ -200,3 +210,68 @@ def test_mistakes_are_one_line(tmp_path):
     (tmp_path / "e" / "stream.json").write_text("{")
     with pytest.raises(ArtifactError, match="is no record of a stream"):
         StreamReader(tmp_path / "e", "reader")
+
+
+def ring_of(folder: Path, limit: int = LIMIT, max_age_s: float = 1e6, **more) -> StreamWriter:
+    return writer_of(folder, limit, retention=Retention(max_age_s, **more))
+
+
+def ring_numbers(folder: Path) -> list[int]:
+    return [row.input_ids[0] for _, rows in served_shards(folder) for row in rows]
+
+
+def add_all(writer: StreamWriter, numbers) -> None:
+    for number in numbers:
+        while not writer.has_room:
+            time.sleep(0.002)
+        writer.add(-1, answer(number))
+
+
+def test_a_writer_with_a_retention_never_waits_and_deletes_the_oldest(tmp_path):
+    writer = ring_of(tmp_path)
+    add_all(writer, range(300))
+    writer.close(10)
+    numbers = ring_numbers(tmp_path)
+    assert 20 < len(numbers) < 150 and numbers == list(range(300 - len(numbers), 300))
+    assert used_bytes(tmp_path) <= LIMIT and StreamRecord.read(tmp_path).answers == 300
+
+
+def test_shards_leave_when_they_are_too_old(tmp_path, monkeypatch):
+    writer = ring_of(tmp_path)
+    add_all(writer, range(10))
+    writer.close(10)
+    long_ago = time.time() - 100
+    for path in tmp_path.glob("shard-*"):
+        os.utime(path, (long_ago, long_ago))
+    monkeypatch.setattr(stream, "TIDY_S", 0.01)
+    writer = ring_of(tmp_path, max_age_s=50)
+    assert ring_numbers(tmp_path) == []
+    add_all(writer, [11])
+    writer.close(10)
+    assert ring_numbers(tmp_path) == [11]
+
+
+def test_erasing_deletes_all_shards_and_what_is_pending_also_while_a_writer_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "TIDY_S", 0.01)
+    erased = []
+    writer = ring_of(tmp_path, erased=lambda: erased.append(True))
+    add_all(writer, range(20))
+    writer.flush_s = 60.0
+    add_all(writer, [20])
+    erase_stream(tmp_path)
+    assert erased == [True] and used_bytes(tmp_path) == 0
+    add_all(writer, [21])
+    writer.close(10)
+    assert ring_numbers(tmp_path) == [21]
+    erase_stream(tmp_path)
+    assert used_bytes(tmp_path) == 0 and not (tmp_path / ERASE).exists()
+
+
+def test_a_writer_that_was_killed_while_it_erased_goes_on_erasing(tmp_path):
+    writer = ring_of(tmp_path)
+    add_all(writer, range(20))
+    writer.close(10)
+    (tmp_path / ERASE).touch()
+    writer = ring_of(tmp_path)
+    writer.close(10)
+    assert used_bytes(tmp_path) == 0 and not (tmp_path / ERASE).exists()

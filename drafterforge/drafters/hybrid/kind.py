@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,13 +13,15 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.kind import Eagle3Kind
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.hybrid.propose import HybridDrafting
+from drafterforge.drafters.retrieval.kind import RetrievalKind
+from drafterforge.drafters.retrieval.memory import AnswerMemory
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
-NEURAL = Eagle3Kind()
+NEURAL, RETRIEVAL = Eagle3Kind(), RetrievalKind()
 
 
 class HybridKind(DrafterKind):
@@ -45,6 +48,9 @@ class HybridKind(DrafterKind):
         """The neural drafter: it reads in one pass with other drafters of its kind."""
         return drafter.neural
 
+    def with_memory(self, drafter: HybridDrafter, memory: AnswerMemory, shared: dict[int, Drafter]) -> HybridDrafter:
+        return replace(drafter, retrieval=RETRIEVAL.with_memory(drafter.retrieval, memory, shared))
+
     def indexed_drafting(self, drafter: HybridDrafter) -> HybridDrafting:
         return HybridDrafting(drafter)
 
@@ -62,3 +68,8 @@ def combine(name: str, first: Drafter | None, second: Drafter | None) -> HybridD
             f"NAME{JOINT}retrieval, NAME being an EAGLE-3 drafter"
         )
     return HybridDrafter(first, second)
+
+
+def with_neural(drafter: Drafter, neural: Drafter) -> Drafter:
+    """A hybrid like `drafter` of another neural drafter; that drafter alone if `drafter` is no hybrid."""
+    return replace(drafter, neural=neural) if isinstance(drafter, HybridDrafter) else neural

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 
 from drafterforge.config.drafter import RetrievalDrafterConfig
-from drafterforge.drafters.base import DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
+from drafterforge.drafters.base import Drafter, DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
+from drafterforge.drafters.retrieval.memory import AnswerMemory, RememberingDatastore
 from drafterforge.drafters.retrieval.model import KIND, Datastore, Retrieval, RetrievalSpec
 from drafterforge.drafters.retrieval.propose import RetrievalProposer
 from drafterforge.kernels.devices import on_gpu
@@ -65,6 +67,11 @@ class RetrievalKind(DrafterKind):
     def pool_rank(self, folder: Path) -> int:
         return LAST
 
+    def with_memory(self, drafter: Retrieval, memory: AnswerMemory, shared: dict[int, Drafter]) -> Retrieval:
+        if id(drafter) not in shared:
+            shared[id(drafter)] = replace(drafter, datastore=RememberingDatastore(drafter.datastore, memory))
+        return shared[id(drafter)]
+
 
 def answer_texts(rows: JoinedRows, lead: int) -> Iterator[np.ndarray]:
     """Each answer with the `lead` tokens before it, the context that its first tokens are looked up by.
@@ -72,7 +79,11 @@ def answer_texts(rows: JoinedRows, lead: int) -> Iterator[np.ndarray]:
     The rest of a prompt is left out: the target does not emit it, and the current prompt is searched as context.
     """
     for index in range(len(rows)):
-        ids, mask = rows.arrays(index)
-        edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
-        for start, end in edges.reshape(-1, 2):
-            yield ids[max(0, start - lead) : end]
+        yield from marked_texts(*rows.arrays(index), lead)
+
+
+def marked_texts(ids: np.ndarray, mask: np.ndarray, lead: int) -> Iterator[np.ndarray]:
+    """The marked parts of a text, each with the `lead` tokens before it."""
+    edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
+    for start, end in edges.reshape(-1, 2):
+        yield ids[max(0, start - lead) : end]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from safetensors import SafetensorError
@@ -29,6 +29,7 @@ REMEDY = "train the retrieval drafter again"
 NARROW_SEPARATOR = 0xFFFF  # the separator in files with uint16 tokens
 
 Match = tuple[int, list[int]]
+Continuations = list[tuple[int, list[list[int]]]]  # of each match: its length, and the tokens after each position
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,14 @@ class Datastore:
             inner_low, inner_high = low, high
         return matches
 
+    def continuations(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
+        """As `lookup`, with the `depth` tokens after each position; a separator marks the end of its sequence."""
+        return [(length, self.ahead(positions, depth)) for length, positions in self.lookup(context, spec)]
+
+    def ahead(self, positions: Iterable[int], depth: int) -> list[list[int]]:
+        """The `depth` tokens after each position."""
+        return [self.text[position : position + depth].tolist() for position in positions]
+
     def _ranges(self, backwards: Sequence[int]) -> list[tuple[int, int]]:
         """Ranges of `order` whose positions follow the first 1, 2, ... of these tokens, while not empty."""
         text, order = self.text, self.order
@@ -210,6 +219,13 @@ class Datastore:
         return store
 
 
+class AnswerSource(Protocol):
+    """Answers to look up beside the context."""
+
+    def continuations(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
+        """At most `max_matches` continuations of the context's suffix by `depth` tokens, longest match first."""
+
+
 @dataclass(frozen=True)
 class Retrieval(Drafter):
     """A drafter that looks up the context and, optionally, a datastore of answers."""
@@ -217,7 +233,7 @@ class Retrieval(Drafter):
     kind = KIND
 
     spec: RetrievalSpec = field(default_factory=RetrievalSpec)
-    datastore: Datastore | None = None
+    datastore: AnswerSource | None = None
     min_probability: float = 0.06  # of a candidate, to be verified
     min_expected: float = 0.3  # expected number of accepted nodes of a tree, to be verified
 
@@ -245,14 +261,14 @@ def inner_positions(text: np.ndarray) -> np.ndarray:
     return np.flatnonzero(~separators[1:] & ~separators[:-1]) + 1
 
 
-def evidence_of(context: ContextIndex, datastore: Datastore | None, depth: int) -> Evidence:
+def evidence_of(context: ContextIndex, datastore: AnswerSource | None, depth: int) -> Evidence:
     """The `depth` tokens after each earlier occurrence of the context's suffix, as evidence for drafting."""
     spec = context.spec
     return Evidence(weighted_occurrences(context, datastore, depth), spec.doubt, spec.length_weight)
 
 
 def weighted_occurrences(
-    context: ContextIndex, datastore: Datastore | None, depth: int
+    context: ContextIndex, datastore: AnswerSource | None, depth: int
 ) -> list[tuple[float, list[int]]]:
     """Weight of each occurrence and the `depth` tokens after it; a separator marks the end of its sequence."""
     spec, text = context.spec, context.tokens
@@ -266,7 +282,7 @@ def weighted_occurrences(
             occurrences.append((weight, ahead))
             weight *= spec.recency
     if datastore is not None:
-        for length, positions in datastore.lookup(text, spec):
+        for length, continuations in datastore.continuations(text, spec, depth):
             weight = spec.datastore_weight * spec.length_weight ** (length - 1)
-            occurrences += [(weight, datastore.text[position : position + depth].tolist()) for position in positions]
+            occurrences += [(weight, ahead) for ahead in continuations]
     return occurrences

@@ -1,0 +1,129 @@
+"""Newest answers of a server, which retrieval looks up as soon as they are finished.
+
+Two datastores hold them: a small one of the newest answers, built again with every answer, and a large one, built again
+when the small one is full.  Then the answers leave that were neither added nor looked up for the longest time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from drafterforge.drafters.retrieval.model import Continuations, Datastore, RetrievalSpec
+
+NEWEST_TOKENS = 4096  # of the small datastore, at most; 1/4 of the capacity where that is less
+USE_LENGTH = 4  # tokens of the context that an answer must match to count as used
+MOST_USES = 65536  # uses that wait to be counted; older ones are forgotten
+
+
+@dataclass(eq=False)
+class RememberedAnswer:
+    """An answer with the tokens before it that its first ones are looked up by."""
+
+    tokens: np.ndarray  # int32
+    last_use: int  # number of additions to the memory when it was added or looked up last
+
+
+class IndexedAnswers:
+    """Answers in a datastore."""
+
+    def __init__(self, answers: Sequence[RememberedAnswer]) -> None:
+        self.answers = list(answers)
+        self.datastore = Datastore.build(answer.tokens for answer in self.answers)
+        self.ends = np.cumsum([len(answer.tokens) + 1 for answer in self.answers])  # the separators behind the answers
+
+    def answer_at(self, position: int) -> RememberedAnswer:
+        """The answer that holds a position of the datastore."""
+        return self.answers[int(np.searchsorted(self.ends, position))]
+
+
+class AnswerMemory:
+    """Answers up to a number of tokens.  One thread adds answers while the decoding thread looks them up."""
+
+    def __init__(self, capacity: int) -> None:
+        """capacity: in tokens, at least 2."""
+        self.capacity, self.newest_tokens = capacity, min(NEWEST_TOKENS, max(capacity // 4, 1))
+        self.parts: tuple[IndexedAnswers, ...] = ()  # replaced as a whole: lookups of another thread need no lock
+        self.uses: deque[tuple[IndexedAnswers, int]] = deque(maxlen=MOST_USES)
+        self.answers: dict[bytes, RememberedAnswer] = {}  # in the order in which they were added
+        self.older: IndexedAnswers | None = None  # the large datastore
+        self.newest: list[RememberedAnswer] = []  # answers that are not in it
+        self.num_added = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all answers."""
+        return sum(len(answer.tokens) for answer in self.answers.values())
+
+    def add(self, texts: Iterable[Sequence[int]]) -> None:
+        """Add answers, which are looked up from now on; one that is there already counts as used."""
+        self._count_uses()
+        for tokens in texts:
+            ids = np.asarray(tokens[: self.capacity - self.newest_tokens], np.int32)
+            self.num_added += 1
+            answer = self.answers.get(ids.tobytes())
+            if answer is None:
+                answer = self.answers[ids.tobytes()] = RememberedAnswer(ids, self.num_added)
+                self.newest.append(answer)
+            answer.last_use = self.num_added
+        if sum(len(answer.tokens) for answer in self.newest) > self.newest_tokens:
+            self._forget()
+            self.older, self.newest = IndexedAnswers(list(self.answers.values())), []
+        parts = [self.older, IndexedAnswers(self.newest) if self.newest else None]
+        self.parts = tuple(part for part in parts if part is not None)
+
+    def clear(self) -> None:
+        """Forget all answers."""
+        self.parts, self.answers, self.older, self.newest = (), {}, None, []
+        self.uses.clear()
+
+    def continuations(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
+        """See `Datastore.continuations`."""
+        matches: Continuations = []
+        for part in self.parts:
+            for length, positions in part.datastore.lookup(context, spec):
+                if length >= USE_LENGTH:
+                    self.uses.append((part, positions[0]))
+                matches.append((length, part.datastore.ahead(positions, depth)))
+        return longest_matches(matches, spec.max_matches)
+
+    def _count_uses(self) -> None:
+        while self.uses:
+            part, position = self.uses.popleft()
+            part.answer_at(position).last_use = self.num_added
+
+    def _forget(self) -> None:
+        """Remove the answers whose last use is longest ago, until the newest ones of the next part fit."""
+        excess = self.num_tokens + self.newest_tokens - self.capacity
+        for key, answer in sorted(self.answers.items(), key=lambda item: item[1].last_use):
+            if excess <= 0 or len(self.answers) == 1:
+                return
+            del self.answers[key]
+            excess -= len(answer.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class RememberingDatastore:
+    """A datastore, if there is one, and a memory beside it."""
+
+    datastore: Datastore | None
+    memory: AnswerMemory
+
+    def continuations(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
+        """See `Datastore.continuations`; as many again from the memory."""
+        stored = [] if self.datastore is None else self.datastore.continuations(context, spec, depth)
+        return [*stored, *self.memory.continuations(context, spec, depth)]
+
+
+def longest_matches(matches: Continuations, count: int) -> Continuations:
+    """At most `count` continuations, those of the longest matches first."""
+    remaining: Continuations = []
+    for length, continuations in sorted(matches, key=lambda match: -match[0]):
+        part = continuations[:count]
+        count -= len(part)
+        if part:
+            remaining.append((length, part))
+    return remaining

@@ -1,0 +1,159 @@
+"""Follows a learner: starts its process, and lets the drafters that it has learned join and leave between cycles."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+
+from drafterforge.artifacts.learned import FOLDER, LearnedRecord
+from drafterforge.assembly.drafters import open_named
+from drafterforge.assembly.sources import PoolSource
+from drafterforge.config.hints import flags_for, plain_value
+from drafterforge.config.learn import LearnConfig
+from drafterforge.config.names import JOINT, domain_of, parse_hybrid
+from drafterforge.config.target import TargetConfig
+from drafterforge.drafters.base import Drafter
+from drafterforge.drafters.hybrid.kind import with_neural
+from drafterforge.errors import DrafterforgeError
+from drafterforge.router.traffic import TrafficRouter
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
+
+log = logging.getLogger(__name__)
+
+POLL_S = 2.0
+MOST_STARTS = 5  # of the process, until it counts as failed
+LEARNER = "DRAFTERFORGE_LEARNER"  # in the environment of a learner that ends with the server
+LOG = "learner.log"
+
+
+class LearnerProcess:
+    """The process that learns; it is started again when it ends, and ends with this one."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        """command: arguments of the learner.  folder: of the traffic."""
+        self.command, self.folder, self.num_starts = list(command), folder / FOLDER, 0
+        self.process: subprocess.Popen | None = None
+
+    def watch(self) -> str:
+        """Start the process if it does not run; its state: running | failed."""
+        if self.process is not None and self.process.poll() is None:
+            return "running"
+        if self.num_starts >= MOST_STARTS:
+            return "failed"
+        self.num_starts += 1
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / LOG, "w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "drafterforge", *self.command],
+                env={**os.environ, LEARNER: "1"},
+                stdin=subprocess.PIPE,  # closes when this process ends, which ends the learner
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # a terminal's Ctrl-C reaches the server only
+            )
+        return "running"
+
+    def stop(self) -> None:
+        """End the process at once: what it has written is complete."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+class LearnedDrafters:
+    """Keeps the drafters of an engine's pool as the record of the learner says."""
+
+    def __init__(self, engine: Engine, source: PoolSource, folder: Path) -> None:
+        """folder: of the traffic."""
+        self.engine, self.pool, self.source, self.folder = engine, engine.drafter, source, folder
+        assert isinstance(self.pool, Pool)
+        self.router = TrafficRouter(self.pool.router, {})
+        self.pool.router = self.router
+        self.template = self.pool.drafters[self.pool.names[0]]
+        retrieval = (parse_hybrid(self.pool.names[0]) or ("", ""))[1]
+        self.suffix = f"{JOINT}{retrieval}" if retrieval else ""
+        self.followed = LearnedRecord()  # the record that the pool was changed by last
+        self.learned: set[str] = set()  # names of all versions of all records
+        self.broken: set[str] = set()  # versions that cannot be opened
+
+    def poll(self, between_cycles: Callable[[Callable[[], None]], None]) -> LearnedRecord:
+        """The record; if it has changed, opens what has joined, and lets the worker change its pool."""
+        record = LearnedRecord.read(self.folder)
+        if record == self.followed:
+            return record
+        self.followed = record
+        present = {domain_of(name) for name in self.pool.names}
+        joining = {}
+        for name in record.drafters.values():
+            if name not in present and name not in self.broken:
+                try:
+                    joining[name] = self._open(name)
+                except DrafterforgeError as error:
+                    self.broken.add(name)
+                    log.warning("the learned drafter %s does not join: %s", name, error)
+        between_cycles(partial(self._apply, record, joining))
+        return record
+
+    def _open(self, name: str) -> Drafter:
+        return with_neural(self.template, open_named([name], self.source.drafter, self.source.target)[name])
+
+    def _apply(self, record: LearnedRecord, joining: dict[str, Drafter]) -> None:
+        """Change the pool; called between cycles."""
+        for name, drafter in joining.items():
+            self.engine.add_drafter(name + self.suffix, drafter)
+            log.info("the drafter %s, learned from traffic, joins", name)
+        self.router.drafters = record.drafters
+        self.learned |= {version.name for version in record.versions}
+        leaving = self.learned - set(record.drafters.values())
+        for name in [name for name in self.pool.names if domain_of(name) in leaving]:
+            self.engine.remove_drafter(name)
+
+
+class Learning:
+    """A thread that watches the learner and follows its record."""
+
+    def __init__(self, process: LearnerProcess, drafters: LearnedDrafters) -> None:
+        self.process, self.drafters, self.state = process, drafters, "running"
+        self.ending = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def start(self, between_cycles: Callable[[Callable[[], None]], None]) -> None:
+        """between_cycles: calls a function between two cycles, see `Worker`."""
+        self.thread = threading.Thread(
+            target=self._work, args=(between_cycles,), name="drafterforge-learning", daemon=True
+        )
+        self.thread.start()
+
+    def close(self) -> None:
+        """End the learner at once."""
+        self.ending.set()
+        if self.thread is not None:
+            self.thread.join()
+        self.process.stop()
+
+    def _work(self, between_cycles: Callable[[Callable[[], None]], None]) -> None:
+        while not self.ending.is_set():
+            try:
+                state = self.process.watch()
+                record = self.drafters.poll(between_cycles)
+                self.state = "failed" if record.error else state
+            except Exception as error:  # learning must never break serving
+                log.error("learning from traffic failed: %s", error)
+                self.state = "failed"
+            self.ending.wait(POLL_S)
+
+
+def learn_command(learn: LearnConfig, target: TargetConfig, runs_dir: str, folder: Path) -> list[str]:
+    """Arguments of the learner of this server.  folder: of the traffic."""
+    values = {entry.name: getattr(learn, entry.name) for entry in fields(LearnConfig)} | {"folder": str(folder)}
+    typed = [f"learn.{key}={plain_value(value)}" for key, value in values.items() if key not in ("record", "train")]
+    return ["learn", "run", *shlex.split(flags_for(target, runs_dir)), *typed]

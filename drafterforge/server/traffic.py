@@ -1,0 +1,109 @@
+"""Recording of served traffic: which requests are learned from, and where their finished answers go.
+
+The decoding thread hands over finished answers; another thread lets retrieval look them up at once, and appends them
+with the target's outputs to a ring of shards.  Nothing of a request reaches logs or metrics.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from drafterforge.config.learn import LearnConfig
+from drafterforge.runtime.answer_log import HOUR_S, AnswerLog
+from drafterforge.runtime.batch import Row
+from drafterforge.server.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 64  # finished answers that the thread has not taken; further ones are not recorded
+
+
+class ClientBudget:
+    """Tokens that each client address may contribute in an hour."""
+
+    def __init__(self, tokens_per_hour: int) -> None:
+        self.tokens_per_hour = tokens_per_hour
+        self.hour = 0
+        self.spent: dict[str, int] = {}  # in this hour
+
+    def has_room(self, client: str) -> bool:
+        """Whether a request of this client may be recorded."""
+        hour = int(time.monotonic() / HOUR_S)
+        if hour != self.hour:
+            self.hour, self.spent = hour, {}
+        return self.spent.get(client, 0) < self.tokens_per_hour
+
+    def charge(self, client: str, tokens: int) -> None:
+        """Charge an answer with its prompt."""
+        self.spent[client] = self.spent.get(client, 0) + tokens
+
+
+class TrafficRecorder:
+    """Records finished answers of a server."""
+
+    def __init__(self, cfg: LearnConfig, answers: AnswerLog, metrics: Metrics) -> None:
+        self.cfg, self.answers, self.metrics = cfg, answers, metrics
+        self.budget = ClientBudget(cfg.client_tokens)
+        self.draws, self.failure = random.Random(), ""
+        self.waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
+        self.thread = threading.Thread(target=self._work, name="drafterforge-traffic", daemon=True)
+        self.thread.start()
+
+    @property
+    def state(self) -> str:
+        """running | failed."""
+        return "failed" if self.failure else "running"
+
+    def admits(self, client: str, opted_out: bool) -> bool:
+        """Whether a request is recorded.  client: its address.  opted_out: by its header."""
+        reason = self.failure and "failed"
+        if opted_out:
+            reason = "opted_out"
+        elif self.draws.random() >= self.cfg.sample:
+            reason = "not_sampled"
+        elif not self.budget.has_room(client):
+            reason = "client_limit"
+        if reason:
+            self.metrics.unrecorded.labels(reason).inc()
+        return not reason
+
+    def record(self, client: str, row: Row) -> None:
+        """Record a finished answer; called in the decoding thread, which does not wait."""
+        try:
+            self.waiting.put_nowait(partial(self._record, client, row, self.answers.num_erasures))
+        except queue.Full:
+            self.metrics.unrecorded.labels("busy").inc()
+
+    def close(self) -> None:
+        """Write what is pending."""
+        self.waiting.put(None)
+        self.thread.join()
+        self.answers.close()
+
+    # --- in the thread -------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        task: Callable[[], None] | None = self.answers.recall
+        while task is not None:
+            try:
+                task()
+            except Exception as error:  # recording must never break serving
+                log.error("answers are not recorded any more: %s", error)
+                self.failure = str(error)
+            task = self.waiting.get()
+
+    def _record(self, client: str, row: Row, num_erasures: int) -> None:
+        """num_erasures: when the answer ended."""
+        if self.failure:
+            return
+        self.budget.charge(client, len(row.text))
+        if self.answers.add(row, num_erasures):
+            self.metrics.recorded.inc()
+        else:
+            self.metrics.unrecorded.labels("busy").inc()

@@ -1,0 +1,265 @@
+"""Learns LoRA experts from a server's recorded traffic: tests on the newest requests, trains on those before.
+
+A round trains one expert of one kind of traffic and compares it, request by request, with all other drafters on
+requests that it was not trained on.  It joins if the 95 % interval of its gain lies above 0.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
+from drafterforge.artifacts.learned import JOINED, LEFT, REJECTED, LearnedRecord, LearnedVersion, update_record
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.run import artifact_run
+from drafterforge.artifacts.staging import drop_staging
+from drafterforge.assembly.build import advisor
+from drafterforge.assembly.defaults import default_drafters
+from drafterforge.assembly.runs import RunsFolder
+from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.config.drafter import AUTO, Eagle3DrafterConfig
+from drafterforge.config.learn import LearnCommandConfig
+from drafterforge.config.names import domain_of
+from drafterforge.config.trainer import TrainerConfig
+from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, encode_shard
+from drafterforge.data.joined import JoinedAnswers
+from drafterforge.data.served import ServedCaptures, served_shards
+from drafterforge.data.stream import StreamRecord
+from drafterforge.errors import ConfigError
+from drafterforge.router.traffic import UNKNOWN, traffic_kind
+from drafterforge.targets.capture import FeatureCapture
+from drafterforge.targets.load import Target
+from drafterforge.training.initialisation import generalist_for
+from drafterforge.training.traffic_gate import Verdict, judge_drafter
+
+ROUND = 16  # answers between two looks, at least, where a kind has too few distinct prompts
+TEXTS = ("answers", "features")  # artifacts that training makes of recorded answers
+Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Callback]], Path]
+
+
+class Pace(Callback):
+    """Pauses between batches, so that training uses a share of the cores' time."""
+
+    def __init__(self, share: float) -> None:
+        self.share, self.resumed = share, time.monotonic()
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
+        """Sleep for as long as the share demands."""
+        worked = time.monotonic() - self.resumed
+        time.sleep(worked * (1.0 / self.share - 1.0))
+        self.resumed = time.monotonic()
+
+
+def spare_the_machine(share: float) -> float:
+    """Yield to all other processes, and use few threads; returns the share of the time that these may work."""
+    os.nice(19)
+    with suppress(AttributeError, OSError):  # Linux alone has it, and a container may refuse it
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    cores = os.cpu_count() or 1
+    threads = max(1, int(share * cores))
+    torch.set_num_threads(threads)
+    return min(1.0, share * cores / threads)
+
+
+def split_newest(rows: Sequence[Answer], num_test: int, num_val: int) -> dict[str, list[Answer]]:
+    """The newest `num_test` requests, the `num_val` before them, and the rest; of a repeated prompt, the newest one."""
+    distinct = {tuple(row.input_ids[: row.prompt_tokens]): row for row in rows}
+    order = {row.id: number for number, row in enumerate(rows)}
+    newest = sorted(distinct.values(), key=lambda row: -order[row.id])
+    num_held_out = num_test + num_val
+    return {"test": newest[:num_test], "val": newest[num_test:num_held_out], "train": newest[num_held_out:]}
+
+
+class TrafficLearner:
+    """Learns from the traffic in a folder, round by round."""
+
+    def __init__(self, cfg: LearnCommandConfig, target: Target, train: Train, pace: float = 1.0) -> None:
+        """train: makes the drafter of a configuration.  pace: share of the time that training works."""
+        self.cfg, self.target, self.train, self.pace = cfg, target, train, pace
+        self.folder = cfg.traffic_dir
+        self.runs = RunsFolder(cfg.runs_dir, target, quiet=True)
+        self.router = advisor(self.runs, [domain_of(name) for name in default_drafters(self.runs)])
+        self.kinds: dict[str, str] = {}  # id of each recorded answer -> its kind of traffic
+        self.least_answers = 0  # recorded in all, before which no kind has enough new ones
+        self.delete_unrecorded(LearnedRecord.read(self.folder))
+
+    def round(self) -> LearnedVersion | None:
+        """Train and judge an expert of the kind of traffic with most new answers; None if there are too few."""
+        record, num_answers = LearnedRecord.read(self.folder), StreamRecord.read(self.folder).answers
+        if record.frozen or num_answers < self.least_answers:
+            return None
+        by_kind = self.answers()
+        fresh = {kind: count_newer(rows, record.newest.get(kind, "")) for kind, rows in by_kind.items()}
+        for kind in sorted(fresh, key=lambda name: -fresh[name]):
+            splits = split_newest(by_kind[kind], self.cfg.learn.held_out, self.cfg.learn.held_out // 2)
+            if fresh[kind] >= self.cfg.learn.min_answers and len(splits["train"]) >= self.cfg.learn.held_out:
+                return self.learn(kind, splits, by_kind[kind][-1].id, record)
+        missing = self.cfg.learn.min_answers - max(fresh.values(), default=0)
+        self.least_answers = num_answers + max(missing, ROUND)
+        return None
+
+    def learn(
+        self, kind: str, splits: dict[str, list[Answer]], newest: str, record: LearnedRecord
+    ) -> LearnedVersion | None:
+        """Train and judge an expert, and add it to the record; None if all was deleted meanwhile.
+
+        newest: id of the kind's newest answer.
+        """
+        name, incumbent = name_of(kind, len(record.versions) + 1), record.drafters.get(kind, "")
+        answers = JoinedAnswers([self.write_answers(name, kind, splits)])
+        self.train(self.training_config(name, kind, record), self.target, answers, [Pace(self.pace)])
+        verdict = self.judge(name, splits["test"], incumbent)
+        delete_learned(self.cfg.runs_dir, self.target.name, [name], TEXTS)  # which must not outlive the ring
+        version = LearnedVersion(
+            name=name,
+            kind=kind,
+            state=JOINED if verdict.gain.low > 0.0 else REJECTED,
+            rival=verdict.gain.rival,
+            gain=verdict.gain.mean,
+            low=verdict.gain.low,
+            high=verdict.gain.high,
+            num_train=len(splits["train"]),
+            num_judged=len(splits["test"]),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+        def add(current: LearnedRecord) -> LearnedRecord:
+            if current.num_deletions != record.num_deletions:  # what it was learned from was deleted meanwhile
+                return current
+            if verdict.incumbent_leaves:
+                current = current.with_state(incumbent, LEFT)
+            versions, position = [*current.versions, version], current.newest | {kind: newest}
+            return self.bounded(replace(current, versions=versions, newest=position, error=""))
+
+        current = update_record(self.folder, add)
+        self.delete_unrecorded(current)
+        if current.num_deletions == record.num_deletions:
+            return current.versions[-1]
+        delete_learned(self.cfg.runs_dir, self.target.name, [name])
+        return None
+
+    def answers(self) -> dict[str, list[Answer]]:
+        """The recorded answers by kind of traffic, oldest first."""
+        captures, by_kind = ServedCaptures(self.folder, FeatureCapture(self.target)), dict[str, list[Answer]]()
+        for _, rows in served_shards(self.folder):
+            for row in rows:
+                if row.answer_tokens < 2:
+                    continue
+                if row.id not in self.kinds:
+                    self.kinds[row.id] = traffic_kind(self.router, captures.prompt_features(row).float())
+                kind = self.kinds[row.id]
+                by_kind.setdefault(kind, []).append(replace(row, domain=kind))
+        self.kinds = {row.id: kind for kind, rows in by_kind.items() for row in rows}
+        return by_kind
+
+    def write_answers(self, name: str, kind: str, splits: dict[str, list[Answer]]) -> AnswerSet:
+        """The `answers` artifact that the expert is trained on."""
+        config = {"domain": {"name": kind}, "traffic": {split: [row.id for row in splits[split]] for split in SPLITS}}
+        path = artifact_dir(self.cfg.runs_dir, self.target.name, "answers", name)
+        run = artifact_run(path, "answers", self.target, config, overwrite=True)
+        metrics: dict[str, Any] = {}
+        with run.write(metrics) as folder:
+            files = [folder / f"{split}-00000.arrow" for split in SPLITS]
+            for split, file in zip(SPLITS, files, strict=True):
+                rows = [replace(row, split=split) for row in splits[split]]
+                write_bytes_atomic(file, encode_shard(list(enumerate(rows))))
+            answer_figures = answer_stats(files)
+            save_json_atomic(folder / "stats.json", answer_figures)
+            metrics |= answer_figures
+        return AnswerSet.open(path, self.target.fingerprint, verify=False)
+
+    def training_config(self, name: str, kind: str, record: LearnedRecord) -> TrainDrafterConfig:
+        """Settings of a LoRA expert that continues the kind's newest one, else the label's expert or the generalist."""
+        learn, names = self.cfg.learn, self.runs.names()
+        base = TrainDrafterConfig(
+            target=self.cfg.target,
+            domain=DomainConfig(name=kind, grammar=False),
+            data=DataConfig(source="recorded", path=str(self.folder), answers="given"),
+            name=name,
+            runs_dir=self.cfg.runs_dir,
+            seed=self.cfg.seed,
+            overwrite=True,
+            answers=[name],
+            drafter=Eagle3DrafterConfig(init=AUTO),
+            trainer=TrainerConfig(
+                ttt_steps=2,
+                val_ttt_steps=4,
+                max_steps=learn.steps,
+                lr=4e-3,
+                val_every=max(learn.steps // 4, 1),
+                checkpoint_steps=False,
+                loss_chunk=256,
+                loggers=["csv"],
+            ),
+        )
+        generalist = generalist_for(base, self.target)
+        if not generalist:
+            raise ConfigError(
+                f"learning from traffic adds to a trained generalist, and {self.target.name} has none in "
+                f"{self.cfg.runs_dir}; type `drafterforge train-drafter domain=general`, or learn.train=false"
+            )
+        init = record.drafters.get(kind, kind if kind in names and self.runs.rank(kind) else generalist)
+        return replace(base, drafter=Eagle3DrafterConfig(init=init, tuning="lora"))
+
+    def judge(self, name: str, rows: Sequence[Answer], incumbent: str) -> Verdict:
+        """See `judge_drafter`."""
+        return judge_drafter(self.runs, name, rows, incumbent)
+
+    def bounded(self, record: LearnedRecord) -> LearnedRecord:
+        """The record with at most `max_experts` that draft, and one of each kind of traffic."""
+        for version in record.of_state(JOINED):
+            if record.drafters[version.kind] != version.name:
+                record = record.with_state(version.name, LEFT)
+        joined = sorted(record.of_state(JOINED), key=lambda version: -version.gain)
+        for version in joined[self.cfg.learn.max_experts :]:
+            record = record.with_state(version.name, LEFT)
+        return record
+
+    def delete_unrecorded(self, record: LearnedRecord) -> None:
+        """Delete what was learned and neither drafts nor can be rolled back to, and what a killed round has left."""
+        remaining = {version.name for version in record.of_state(JOINED)}
+        remaining |= set({version.kind: version.name for version in record.of_state(LEFT)}.values())
+        deleted = {version.name for version in record.versions} - remaining
+        number = len(record.versions) + 1
+        delete_learned(
+            self.cfg.runs_dir, self.target.name, [*deleted, *(name_of(kind, number) for kind in self.labels)]
+        )
+
+    @property
+    def labels(self) -> list[str]:
+        """All kinds of traffic that the router tells apart."""
+        return [UNKNOWN, *([] if self.router is None else self.router.labels)]
+
+
+def name_of(kind: str, number: int) -> str:
+    """Name of the version of this number."""
+    return f"{kind}-v{number}" if kind == UNKNOWN else f"{kind}-traffic-v{number}"
+
+
+def delete_learned(
+    runs_dir: str, target: str, names: Iterable[str], kinds: Sequence[str] = ("drafters", *TEXTS)
+) -> None:
+    """Delete artifacts of these kinds that were learned from traffic."""
+    for kind in kinds:
+        for name in names:
+            path = artifact_dir(runs_dir, target, kind, name)
+            shutil.rmtree(path, ignore_errors=True)
+            drop_staging(path)
+
+
+def count_newer(rows: Sequence[Answer], newest: str) -> int:
+    """Number of answers after the one with this id; all if it is not there."""
+    ids = [row.id for row in rows]
+    return len(ids) - (ids.index(newest) + 1 if newest in ids else 0)

@@ -1,0 +1,139 @@
+"""Learn from what `serve learn=on` has recorded; show, take back or delete what was recorded and learned."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+
+from rich.table import Table
+
+from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, update_record
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.learn import LearnCommandConfig
+from drafterforge.config.pool import PoolConfig
+from drafterforge.config.progress import log, table_console
+from drafterforge.data.served import served_shards
+from drafterforge.data.stream import MB, StreamRecord, erase_stream, used_bytes
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
+from drafterforge.pipelines import export
+from drafterforge.pipelines.train_drafter import train
+from drafterforge.server.learning import LEARNER
+from drafterforge.targets.load import load_target
+from drafterforge.training.launch import end_with_stdin
+from drafterforge.training.traffic import TrafficLearner, delete_learned, spare_the_machine
+
+Config = LearnCommandConfig
+POLL_S = 5.0  # between two looks for new answers
+RETRY_S = 300.0  # after a failed round
+
+
+def run(cfg: Config) -> Path:
+    if cfg.action == "replay":
+        return import_module("drafterforge.pipelines.learn_replay").run(cfg)
+    folder = cfg.traffic_dir
+    if StreamRecord.read(folder) is None:
+        raise ArtifactError(f"{folder} holds no recorded traffic; start a server with `drafterforge serve learn=on`")
+    actions = {"status": show_status, "run": learn, "rollback": roll_back, "export": export_learned, "delete": delete}
+    actions.get(cfg.action, set_frozen)(cfg)
+    return folder
+
+
+def learn(cfg: Config) -> None:
+    """Learn until a signal ends the process, with what the machine has to spare."""
+    if LEARNER in os.environ:
+        end_with_stdin()
+    pace = spare_the_machine(cfg.learn.cpu_share)
+    while StreamRecord.read(cfg.traffic_dir).answers < cfg.learn.min_answers:  # the target takes memory
+        time.sleep(POLL_S)
+    target = load_target(replace(cfg.target, device=cfg.learn.device))
+    learner = TrafficLearner(cfg, target, train, pace)
+    while True:
+        try:
+            if (version := learner.round()) is not None:
+                log(f"learn: {describe(version)}")
+            time.sleep(POLL_S)
+        except DrafterforgeError as error:
+            update_record(cfg.traffic_dir, lambda record, text=str(error): replace(record, error=text))
+            log(f"learn: {error}")
+            time.sleep(RETRY_S)
+
+
+def describe(version: LearnedVersion) -> str:
+    """A version in one line."""
+    return (
+        f"{version.name} of {version.num_train} answers: {version.gain:+.1%} tokens a cycle over {version.rival} on "
+        f"{version.num_judged} newer requests ({version.low:+.1%} to {version.high:+.1%}), {version.state}"
+    )
+
+
+def show_status(cfg: Config) -> None:
+    """Print what was recorded and learned; nothing of its texts."""
+    folder, shards = cfg.traffic_dir, [*served_shards(cfg.traffic_dir)]
+    record, learned = StreamRecord.read(folder), LearnedRecord.read(folder)
+    table = Table(title=f"traffic in {folder}", title_justify="left", show_header=False)
+    table.add_row("target", str(record.labels.get("target", "")))
+    table.add_row("answers", f"{sum(len(rows) for _, rows in shards):,} now, {record.answers:,} recorded in all")
+    table.add_row("tokens", f"{sum(int(rows.lengths.sum()) for _, rows in shards):,}")
+    table.add_row("size", f"{used_bytes(folder) / MB:,.1f} of {record.limit_bytes / MB:,.0f} MB")
+    if shards:
+        oldest = datetime.fromtimestamp(min(path.stat().st_mtime for path, _ in shards))
+        table.add_row("oldest", oldest.isoformat(" ", "minutes"))
+    for version in learned.versions:
+        table.add_row("learned", describe(version))
+    for error in filter(None, (record.error, learned.error)):
+        table.add_row("error", error)
+    table_console().print(table)
+    state = "; frozen, `drafterforge learn thaw` goes on" if learned.frozen else ""
+    print(f"next: drafterforge train-drafter data=traffic path={folder}{state}")
+
+
+def roll_back(cfg: Config) -> None:
+    """Let the newest expert leave; the one of its kind that it replaced drafts again."""
+    joined = LearnedRecord.read(cfg.traffic_dir).of_state(JOINED)
+    if not joined:
+        raise ConfigError("no expert that was learned from traffic drafts; type `drafterforge learn status`")
+    newest = joined[-1]
+
+    def change(record: LearnedRecord) -> LearnedRecord:
+        earlier = [version for version in record.of_state(LEFT) if version.kind == newest.kind]
+        record = record.with_state(newest.name, LEFT)
+        return record.with_state(earlier[-1].name, JOINED) if earlier else record
+
+    drafters = update_record(cfg.traffic_dir, change).drafters
+    print(f"{newest.name} left; {newest.kind} is drafted by {drafters.get(newest.kind, 'the drafters before')}")
+
+
+def export_learned(cfg: Config) -> None:
+    """Pack the experts that draft into a bundle, with the generalists that they add to."""
+    names = [version.name for version in LearnedRecord.read(cfg.traffic_dir).of_state(JOINED)]
+    if not names:
+        raise ConfigError("no expert that was learned from traffic drafts; type `drafterforge learn status`")
+    folders = [artifact_dir(cfg.runs_dir, cfg.target.folder_name, "drafters", name) for name in names]
+    parents = [parent for folder in folders for parent in Manifest.read(folder).parents]
+    generalists = dict.fromkeys(parent["name"] for parent in parents if parent["kind"] == "drafters")
+    pool = PoolConfig(drafters=[*generalists, *(name for name in names if name not in generalists)])
+    path = export.run(ExportConfig(target=cfg.target, pool=pool, bundle=cfg.name, runs_dir=cfg.runs_dir))
+    print(f"wrote {path}; next: drafterforge serve bundle={cfg.name}")
+
+
+def set_frozen(cfg: Config) -> None:
+    """Freeze or thaw."""
+    update_record(cfg.traffic_dir, lambda record: replace(record, frozen=cfg.action == "freeze"))
+    print("nothing is learned until `drafterforge learn thaw`" if cfg.action == "freeze" else "learning goes on")
+
+
+def delete(cfg: Config) -> None:
+    """Delete all recorded answers, also those that a running server holds, and the experts learned from them."""
+    erase_stream(cfg.traffic_dir)
+    names = [version.name for version in LearnedRecord.read(cfg.traffic_dir).versions]
+    update_record(
+        cfg.traffic_dir, lambda record: LearnedRecord(frozen=record.frozen, num_deletions=record.num_deletions + 1)
+    )
+    delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
+    print(f"deleted all recorded answers in {cfg.traffic_dir}, and {len(names)} drafters learned from them")

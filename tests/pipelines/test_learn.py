@@ -1,0 +1,234 @@
+"""What `serve learn=on` records trains a drafter, and one command deletes it all."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.learned import FOLDER, LearnedRecord
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.engines import open_engine
+from drafterforge.assembly.runs import RunsFolder
+from drafterforge.config.learn import LearnCommandConfig, LearnConfig
+from drafterforge.config.pool import PoolConfig
+from drafterforge.config.serving import ServeConfig
+from drafterforge.config.target import TargetConfig
+from drafterforge.data.answers import SPLITS, AnswerSet
+from drafterforge.data.served import served_rows
+from drafterforge.data.stream import used_bytes
+from drafterforge.pipelines.train_drafter import train
+from drafterforge.runtime.engine import Engine
+from drafterforge.server.learning import LOG, LearnedDrafters, LearnerProcess
+from drafterforge.targets.capture import FeatureCapture
+from drafterforge.targets.load import Target, load_target
+from drafterforge.training.traffic import TrafficLearner
+from drafterforge.training.traffic_gate import Gain, Verdict
+from tests.server.conftest import eventually, serving
+
+pytestmark = pytest.mark.slow  # whole programs
+
+NUM_REQUESTS = 20
+BETTER = Verdict(Gain("general", 0.1, 0.05, 0.15))
+
+
+def paths(bench) -> dict[str, Any]:
+    target = TargetConfig(name="tiny", source="hf", model=str(bench.target), dtype="float32")
+    return {"target": target, "runs_dir": str(bench.runs)}
+
+
+def hf_target(bench) -> Target:
+    return load_target(paths(bench)["target"])
+
+
+def record(bench) -> Path:
+    """Serve the tiny target, and record its answers where `serve` does by default."""
+    learn = LearnConfig(record=True, train=False)
+    with serving(Engine(hf_target(bench)), learn=learn, runs_dir=str(bench.runs)) as up:
+        for number in range(NUM_REQUESTS):
+            prompt = list(range(3 + number, 9 + 2 * number))
+            assert up.ask(prompt=prompt, max_tokens=12).status_code == 200
+        eventually(lambda: up.figure("recorded_answers_total") == NUM_REQUESTS)
+    return learn.traffic_dir(str(bench.runs), "tiny")
+
+
+def test_a_drafter_learns_from_served_traffic_without_another_pass_of_the_target(bench, monkeypatch):
+    ring, captured, real = record(bench), [], FeatureCapture.__call__
+
+    def capture(self: FeatureCapture, batch: list[list[int]]):
+        captured.extend(batch)
+        return real(self, batch)
+
+    monkeypatch.setattr(FeatureCapture, "__call__", capture)
+    typed = (f"path={ring}", "experiment=smoke", "drafter=eagle3", "data.num_train=40", "data.num_val=40")
+    done = bench("train-drafter", "data=traffic", *typed, "data.num_test=40")
+    assert done.code == 0, done.err
+    answers = AnswerSet.open(bench.artifact("answers", "traffic"))
+    assert sum(len(answers.rows(split)) for split in SPLITS) == NUM_REQUESTS
+    assert len(captured) == 2  # to compare the recorded features with the target's own
+    report = json.loads((bench.artifact("reports", "traffic") / "report.json").read_text())
+    assert all(row["mismatches"] == 0 for row in report["rows"])
+
+
+def test_the_status_shows_what_is_recorded_and_delete_deletes_it(bench):
+    ring = record(bench)
+    status = bench("learn", "status")
+    assert status.code == 0 and f"{NUM_REQUESTS} now" in status.out and str(ring) in status.out
+    done = bench("learn", "delete")
+    assert done.code == 0 and used_bytes(ring) == 0
+    assert "0 now" in bench("learn", "status").out
+
+
+def test_mistakes_are_one_line(bench):
+    assert "holds no recorded traffic; start a server with `drafterforge serve" in bench("learn", "status").one_line()
+    assert "got 'forget'" in bench("learn", "forget").one_line()
+    assert "learn.sample must lie in [0, 1]" in bench("serve", "learn=on", "learn.sample=2").one_line()
+
+
+LEARN = LearnConfig(record=True, train=False, min_answers=16, held_out=4, steps=4)
+
+
+@pytest.fixture
+def learner(pool, monkeypatch) -> TrafficLearner:
+    """A learner with traffic, for which every expert is a little better than the generalist."""
+    record(pool)
+    monkeypatch.setattr(TrafficLearner, "judge", lambda *_: BETTER)
+    target = hf_target(pool)
+    cfg = LearnCommandConfig(target=target.settings, learn=LEARN, runs_dir=str(pool.runs))
+    return TrafficLearner(cfg, target, train)
+
+
+def test_a_round_trains_an_expert_that_joins_a_running_server_and_leaves_again(pool, learner):
+    version = learner.round()
+    assert version.state == "joined" and version.name == "traffic-1-v1" and version.num_judged == 4
+    manifest = Manifest.read(pool.artifact("drafters", version.name))
+    assert {(parent["kind"], parent["name"]) for parent in manifest.parents} == {
+        ("answers", "traffic-1-v1"),
+        ("drafters", "general"),
+    }
+    assert learner.round() is None  # no newer answers
+    assert pool("learn", "export").code == 0
+    record_of_bundle = json.loads((pool.runs / "tiny" / "bundles" / "traffic" / "bundle.json").read_text())
+    assert {entry["name"] for entry in record_of_bundle["drafters"]} == {"general", version.name}
+    engine, _ = open_engine(ServeConfig(drafter="pool", pool=PoolConfig(drafters=["general", "sql"]), **paths(pool)))
+    prompt = list(range(5, 15))
+    expected = Engine(hf_target(pool)).generate([prompt], 12)[0].tokens
+    with serving(engine, learn=LEARN, runs_dir=str(pool.runs)) as up:
+        drafters = LearnedDrafters(engine, RunsFolder(pool.runs, engine.target, quiet=True), learner.folder)
+        for command, names in (("freeze", ["general", "sql", "traffic-1-v1"]), ("rollback", ["general", "sql"])):
+            assert pool("learn", command).code == 0
+            drafters.poll(up.service.worker.between_cycles)
+            eventually(lambda names=names: engine.drafter.names == names)
+            answer = up.ask(prompt=prompt, max_tokens=12, return_token_ids=True).json()["choices"][0]
+            assert answer["token_ids"] == expected
+    assert "traffic-1-v1 of" in pool("learn", "status").out
+    assert "no expert that was learned" in pool("learn", "export").one_line()
+    assert pool("learn", "delete").code == 0
+    assert not pool.artifact("drafters", "traffic-1-v1").exists()
+    assert not pool.artifact("answers", "traffic-1-v1").exists()
+
+
+def test_an_expert_that_is_not_better_is_rejected_and_deleted(pool, learner, monkeypatch):
+    monkeypatch.undo()
+    version = learner.round()
+    assert version.state == "rejected" and version.low < 0.0 and version.rival in ("general", "sql", "math")
+    assert not pool.artifact("drafters", version.name).exists()
+    assert "no expert that was learned" in pool("learn", "rollback").one_line()
+
+
+def test_deleting_while_an_expert_is_trained_deletes_it_too(pool, learner, monkeypatch):
+    def judge(*args) -> Verdict:
+        assert pool("learn", "delete").code == 0
+        return BETTER
+
+    monkeypatch.setattr(TrafficLearner, "judge", judge)
+    assert learner.round() is None and LearnedRecord.read(learner.folder).versions == []
+    assert not pool.artifact("drafters", "traffic-1-v1").exists()
+
+
+def test_killed_at_any_time_a_learner_leaves_no_half_artifact(pool):
+    folder = record(pool)
+    typed = ["learn", "run", "target=hf", f"target.model={pool.target}", "target.name=tiny", "target.dtype=float32"]
+    typed += [f"runs_dir={pool.runs}", "learn.min_answers=16", "learn.held_out=4", "learn.steps=4"]
+    process = LearnerProcess([*typed, f"learn.folder={folder}"], folder)
+    delays = [0.0, 6.0, 8.0, 10.0]
+    for delay in delays:
+        assert process.watch() == "running"
+        time.sleep(delay)
+        process.stop()
+        for name in pool.finished():
+            open_artifact(pool.runs / name, Manifest.read(pool.runs / name).kind)
+        LearnedRecord.read(folder)
+    process.watch()
+    eventually(lambda: LearnedRecord.read(folder).versions != [])
+    process.stop()
+    assert LearnedRecord.read(folder).error == ""
+
+
+def test_killed_at_any_time_a_server_goes_on_with_what_it_has_recorded(pool):
+    folder, answers = pool.runs / "tiny" / "traffic", []
+    for delay in (0.0, 0.3, 0.6):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        typed = ["target=hf", f"target.model={pool.target}", "target.name=tiny", "target.dtype=float32"]
+        typed += [f"runs_dir={pool.runs}", "learn=on", "learn.train=false", "learn.ring_gb=0.0005", "drafter=pool"]
+        server = subprocess.Popen([sys.executable, "-m", "drafterforge", "serve", f"port={port}", *typed])
+        try:
+            answers += [ask_when_up(port) for _ in range(20)]
+            time.sleep(delay)
+        finally:
+            server.kill()
+            server.wait()
+        rows = [*served_rows(folder)]
+        assert rows and all(len(row.transcript.ids) > 12 for row in rows)
+    assert all(tokens == answers[0] for tokens in answers)
+
+
+def ask_when_up(port: int) -> list[int]:
+    """The token ids of an answer, once the server accepts requests."""
+    fields = {"model": "tiny", "prompt": "again and again", "temperature": 0, "max_tokens": 12}
+    limit = time.monotonic() + 120
+    while True:
+        try:
+            url = f"http://127.0.0.1:{port}/v1/completions"
+            return httpx.post(url, json=fields | {"return_token_ids": True}).json()["choices"][0]["token_ids"]
+        except httpx.TransportError:
+            assert time.monotonic() < limit
+            time.sleep(0.1)
+
+
+def test_a_learner_that_cannot_start_is_reported(tmp_path):
+    process = LearnerProcess(["learn", "nonsense"], tmp_path)
+    limit = time.monotonic() + 120
+    while process.watch() == "running":
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    assert process.watch() == "failed"
+    assert "learn must be one of" in (tmp_path / FOLDER / LOG).read_text()
+
+
+def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, monkeypatch):
+    monkeypatch.setattr(TrafficLearner, "judge", lambda *_: BETTER)
+    log = tmp_path / "requests.jsonl"
+    lines = [{"messages": [{"role": "user", "content": f"Explain {number} to me."}]} for number in range(20)]
+    log.write_text("\n".join(map(json.dumps, lines)))
+    typed = ("learn.min_answers=16", "learn.held_out=4", "learn.steps=4", "max_new_tokens=10", "old_prompts=3")
+    done = pool("learn", "replay", str(log), *typed)
+    assert done.code == 0, done.err
+    report = json.loads((pool.artifact("reports", "traffic") / "report.json").read_text())
+    assert [row["num_prompts"] for row in report["rows"]] == [20] * 4 + [6] * 4 + [3] * 4
+    assert all(row["mismatches"] == 0 for row in report["rows"])
+    (learned,) = report["curves"]["learned"]
+    assert learned["requests"] == 16 and learned["name"] == "traffic-1-v1" and learned["state"] == "joined"
+    assert "after 16 requests: traffic-1-v1" in done.out and "with learned experts and memory" in done.out
+    assert "a replay begins without traffic" in pool("learn", "replay", str(log), *typed).one_line()
+    assert "type `drafterforge learn replay LOG.jsonl" in pool("learn", "replay").one_line()
+    assert "is read by learn replay only" in pool("learn", "status", str(log)).one_line()
