@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,15 @@ from drafterforge.evaluation.policy_comparison import (
     policy_name,
     require_inputs,
     schedules_of,
+    seed_folders,
+    spread_over_seeds,
 )
 from drafterforge.evaluation.router_training import train_router
 from drafterforge.evaluation.trace_recording import record_traces
 from drafterforge.replay.scheduler_play import bounds_of, schedule_figures
 from drafterforge.reporting import console
 from drafterforge.reporting.artifact import write_report
-from drafterforge.reporting.policy_verdict import beats_best_static, policy_verdict
+from drafterforge.reporting.policy_verdict import beats_best_static, policy_verdict, seeds_sentence
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.policy_artifact import refuse_other_settings, train_scheduler
@@ -46,10 +49,11 @@ def run(cfg: Config) -> Path:
     path = artifact_dir(cfg.runs_dir, target.name, "policies", policy_name(cfg))
     if cfg.policy.method == "router":
         return run_router(cfg, target, path)
-    if cfg.policy.method != "joint":
-        refuse_other_settings(cfg, target, path)
+    folders = seed_folders(cfg, path)
+    for seed, folder in folders.items() if cfg.policy.method != "joint" else ():
+        refuse_other_settings(replace(cfg, seed=seed, seeds=[]), target, folder)
     grid, references = action_grid(cfg), open_policies(cfg, target, path)
-    if cfg.latency.path:
+    if cfg.latency.is_named:
         open_named_profile(cfg, target, grid)  # a mistake in it fails before traces are recorded
     traces_dir, traces = record_traces(cfg, target)
     grid.check(traces.spec.top_ks, traces.spec.depth, str(traces_dir))
@@ -59,20 +63,26 @@ def run(cfg: Config) -> Path:
         curves = replay_joint_selection(traces, grid, profile, cfg.policy.arms)
         return report_joint_selection(cfg, target, curves | profile_curves(cfg, profile), traces_dir)
 
-    train_scheduler(cfg, target, grid, traces, profile, path, (traces_dir, profile_dir))
-    policies = {path.name: open_policy(cfg, target, path)} | references
+    for seed, folder in folders.items():
+        seeded = replace(cfg, seed=seed, seeds=[])
+        train_scheduler(seeded, target, grid, traces, profile, folder, (traces_dir, profile_dir))
+    policies = {folder.name: open_policy(cfg, target, folder) for folder in folders.values()} | references
     schedules = schedules_of(cfg, target, grid, traces, profile, policies)
     test, drafter = traces.split("test"), traces.drafter(cfg.drafter)
     replays = [schedule_figures(schedule, test, drafter, profile) for schedule in schedules.values()]
     replays += bounds_of(test, drafter, grid, profile, traces.split("train"))
     console.print_replayed_schedules(replays, profile.device)
-    rows = decode_held_out(cfg, target, test, schedules)
-    curves = {"replayed": replays, "grid": grid.as_dict()} | profile_curves(cfg, profile)
+    rows, answers = decode_held_out(cfg, target, test, schedules)
+    names = {seed: schedules[folder.name].name for seed, folder in folders.items()}
+    spread = spread_over_seeds(names, replays, rows, answers)
+    curves = {"replayed": replays, "grid": grid.as_dict(), "seeds": spread} | profile_curves(cfg, profile)
     report, file = write_policy_report(cfg, target, path.name, "schedules, held out", rows, curves, path)
     console.print_live_schedules(report["rows"])
     console.print_noise(report)
-    method = schedules[path.name].name
+    method = names[cfg.seed]
     print(policy_verdict(rows, method))
+    if cfg.seeds:
+        print(seeds_sentence(spread))
     scheduler = f" pool.scheduler={path.name}" if beats_best_static(rows, method) else ""
     typed = f"drafter={cfg.drafter}{scheduler}{target_flags(cfg)}"
     print(f'wrote {path} and {file}; next: drafterforge generate {typed} prompt="..."')
@@ -122,4 +132,5 @@ def write_policy_report(
 def profile_curves(cfg: Config, profile: LatencyProfile) -> dict[str, Any]:
     """The latency profile that priced the schedules, as the report names it."""
     again = f"drafterforge calibrate drafter={cfg.drafter}{target_flags(cfg)} overwrite=true"
-    return {"profile": profile.device, "profile_error": profile.errors.get("total"), "again": again}
+    priced_by = {"priced_by": cfg.latency.device} if cfg.latency.device else {}
+    return {"profile": profile.device, "profile_error": profile.errors.get("total"), "again": again} | priced_by

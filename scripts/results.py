@@ -156,7 +156,45 @@ def selectors(report: Report) -> Iterator[str]:
     yield table(["method", "MAT", "regret"], cells)
 
 
-TABLES = {"timed": timed, "scaled": scaled, "domains": domains, "selectors": selectors}
+def auto_domains(report: Report) -> Iterator[str]:
+    """The table of `auto` against fixed methods, by domain of the prompt."""
+    yield "`auto`, by domain of the prompt; in brackets the interval of 95 %:"
+    cells = [
+        [row["domain"], *(ratio(row, name) for name in ("over_plain", "over_best")), row["best_fixed"]]
+        for row in report["curves"]["auto"]["domains"]
+    ]
+    yield table(["domain", "over plain decoding", "over the best fixed method", "which was"], cells)
+
+
+def auto_cells(report: Report) -> Iterator[str]:
+    """The table of `auto` against fixed methods, by context, temperature and batch size."""
+    cells: dict[tuple[int, float], dict[int, str]] = {}
+    for cell in report["curves"]["auto"]["cells"]:
+        ratios = f"{cell['over_plain']:.2f}x; {cell['over_best']:.2f}x"
+        cells.setdefault((cell["context"], cell["temperature"]), {})[cell["batch_size"]] = ratios
+    batches = sorted({size for row in cells.values() for size in row})
+    yield "`auto` by prompt tokens, temperature and batch size: over plain decoding; over the best fixed method:"
+    rows = [
+        [f"{context:,} tokens, temperature {temperature:g}", *(row.get(size, NOT_RUN) for size in batches)]
+        for (context, temperature), row in cells.items()
+    ]
+    yield table(["batch size", *map(str, batches)], rows)
+
+
+def ratio(row: Report, name: str) -> str:
+    """A ratio with its interval, if it has one."""
+    interval = row.get(f"{name}_ci95")
+    return f"{row[name]:.2f}x" + (f" ({interval[0]:.2f}-{interval[1]:.2f})" if interval else "")
+
+
+TABLES = {
+    "timed": timed,
+    "scaled": scaled,
+    "domains": domains,
+    "selectors": selectors,
+    "auto_domains": auto_domains,
+    "auto_cells": auto_cells,
+}
 
 
 def section(name: str, entry: Report, report: Report, root: Path) -> str:
@@ -219,8 +257,9 @@ def gpu_section(gpu: Report, index: Report, reports: Mapping[str, Report]) -> st
 
 
 def commit_of(root: Path, name: str) -> str:
-    """The last commit that changed the report."""
-    command = ["git", "log", "-1", "--format=%h", "--abbrev=7", "--", f"docs/reports/{name}.json"]
+    """The last commit that brought a measurement: it changed the report's date."""
+    report = f"docs/reports/{name}.json"
+    command = ["git", "log", "-1", "--format=%h", "--abbrev=7", '-G"created":', "--", report]
     return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip() or "uncommitted"
 
 

@@ -13,7 +13,7 @@ from drafterforge.selectors.estimators import expected_length, length_loss
 from drafterforge.selectors.exp3 import exp3_probs
 from drafterforge.selectors.learners.adanormalhedge import adanormalhedge_probs
 from drafterforge.selectors.learners.hedge import hedge_probs, hedge_rate
-from drafterforge.selectors.learners.normalhedge import TOLERANCE
+from drafterforge.selectors.learners.normalhedge import normalhedge_rows
 from drafterforge.selectors.learners.squint import squint_probs
 from drafterforge.selectors.ucb import ucb1_scores, ucbspec_scores
 
@@ -69,26 +69,6 @@ class Regrets:
     spreads: np.ndarray
     squares: np.ndarray
     rounds: int
-
-
-def normalhedge_rows(regrets: np.ndarray) -> np.ndarray:
-    """NormalHedge's distributions [S, N] of regrets [S, N]; `normalhedge_probs` computes one row."""
-    positive = np.maximum(regrets, 0.0)
-    top = positive.max(axis=1, keepdims=True)
-    some = top > 0
-    share = positive / np.where(some, top, 1.0)
-    square = share**2
-    s = np.full(top.shape, np.log(regrets.shape[1] * (np.e - 1) + 1))
-    for _ in range(60):
-        terms = np.exp(s * (square - 1.0))
-        total = terms.sum(axis=1, keepdims=True)
-        slope = np.where(some, (terms * square).sum(axis=1, keepdims=True), 1.0)
-        step = (np.log(total / regrets.shape[1]) + s - 1.0) * total / slope
-        s = np.maximum(s - step, 1.0)
-        if (np.abs(step) <= TOLERANCE * s)[some].all():
-            break
-    weights = np.where(some, share * np.exp(s * (square - 1.0)), 1.0)
-    return weights / weights.sum(axis=1, keepdims=True)
 
 
 class FullInformation(SimulatedSelector):

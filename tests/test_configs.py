@@ -23,6 +23,7 @@ from drafterforge.config.variants import narrow, variants_of
 from drafterforge.drafters.eagle3.train.job import recorded_config
 from drafterforge.errors import ConfigError
 from drafterforge.prompts.domains import domains
+from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.training.inputs import answer_settings, weighted_domain
 from drafterforge.training.loggers import settings_of
 
@@ -201,6 +202,16 @@ def test_a_kind_of_drafter_registered_from_python_brings_its_keys(monkeypatch):
 def test_an_experiment_may_speak_of_keys_that_the_chosen_method_does_not_read():
     assert _compose("train-policy", "policy=joint", "experiment=smoke").policy.arms == 8
     assert _compose("train-policy", "policy=ltd", "experiment=smoke").policy.rounds == 1
+
+
+def test_an_experiment_may_choose_a_group_and_what_is_typed_wins():
+    paper = _compose("train-policy", "experiment=ltd_paper")
+    assert (paper.policy.method, paper.policy.name, paper.policy.alone_size) == ("ltd", "ltd-paper", 61)
+    text = _compose("train-policy", "policy=resps-text", "experiment=resps_paper")
+    assert (text.policy.method, text.policy.parts) == ("resps", ["text"])
+    grid = ActionGrid(*(tuple(v) if isinstance(v, list) else v for v in vars(text.grid).values()))
+    assert len(grid) == 177 and text.traces.num_train == 4000
+    assert _compose("calibrate", "experiment=ltd_paper").grid.num_tokens[-1] == 241
 
 
 def test_experiment_sets_only_what_it_names_and_what_is_typed_wins():

@@ -107,4 +107,4 @@ def build_engine(
         opened = open_single_drafter(drafter, source) if drafter else None
         shape = choose_shape(runtime, target.device, target.dtype, kind_name(opened))
         opened = with_scheduler(opened, drafter, pool.scheduler, source)
-    return Engine(target, opened, shape, max_batch, runtime.numerics)
+    return Engine(target, opened, shape, max_batch, runtime.numerics, verify=runtime.verify)

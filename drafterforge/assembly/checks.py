@@ -10,9 +10,9 @@ from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.artifacts.json_input import read_json
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.checks import require
-from drafterforge.config.names import AUTO, POOL, RETRIEVAL, parts_of
+from drafterforge.config.names import AUTO, POOL, RETRIEVAL, parse_hybrid, parts_of
 from drafterforge.config.pool import PoolConfig
-from drafterforge.config.runtime import RuntimeConfig
+from drafterforge.config.runtime import REJECTION, RuntimeConfig
 from drafterforge.config.serving import GenerateConfig, ServeConfig
 from drafterforge.errors import ArtifactError, ConfigError, quote
 from drafterforge.selectors import advised, check_options
@@ -73,8 +73,30 @@ def check_single_drafter(cfg: PoolConfig, drafter: str) -> None:
             raise ConfigError(f"pool.{key}= is read by drafter=pool only, not with {mode}; type drafter=pool")
 
 
+def check_verification(drafter: str, pool: PoolConfig, runtime: RuntimeConfig) -> None:
+    """ConfigError if `runtime.verify=rejection` is set for anything but a chain of one drafter; loads nothing."""
+    if runtime.verify != REJECTION:
+        return
+    if drafter in ("", AUTO, POOL, RETRIEVAL) or parse_hybrid(drafter) is not None:
+        raise ConfigError(
+            f"runtime.verify=rejection needs a drafter that samples, got drafter={drafter or 'none'}; "
+            "type drafter=NAME of an EAGLE-3 drafter, or leave runtime.verify out"
+        )
+    if pool.scheduler:
+        raise ConfigError(
+            f"runtime.verify=rejection decodes chains, but pool.scheduler={pool.scheduler} chooses trees; "
+            "leave one of them out"
+        )
+    if runtime.top_k != 1:
+        raise ConfigError(
+            f"runtime.verify=rejection decodes chains, got runtime.top_k={runtime.top_k}; "
+            "type runtime.top_k=1 runtime.depth=3 runtime.num_tokens=4"
+        )
+
+
 def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig) -> None:
     """ConfigError if settings contradict each other; loads nothing."""
+    check_verification(drafter, pool, runtime)
     if drafter == POOL:
         return check_selector(pool)
     check_single_drafter(pool, drafter)
@@ -91,6 +113,10 @@ def check_engine(drafter: str, pool: PoolConfig, runtime: RuntimeConfig) -> None
 def check_bundle_settings(cfg: GenerateConfig | ServeConfig) -> None:
     """ConfigError for settings that a bundle fixes; loads nothing."""
     pool = cfg.pool
+    require(
+        cfg.runtime.verify != REJECTION,
+        "runtime.verify=rejection decodes with drafter=NAME of a runs folder, not with bundle=; leave one of them out",
+    )
     if pool.drafters or pool.router or pool.options:
         raise ConfigError(
             "a bundle fixes pool.drafters, pool.router and pool.options; with bundle= give pool.selector or "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ import yaml
 from drafterforge.config.variants import Variants, narrow, variants_of
 
 GLOBAL = ("experiment", "size")  # groups whose files set keys of other groups
+CHOICES = "choices"  # of groups, in the file of an experiment
 SHORTHANDS = {"path": "data.path", "dataset": "data.dataset", "column": "data.column"}
 REGISTERED: dict[str, dict[str, dict[str, Any]]] = {}  # group -> choice -> values, for choices without a YAML file
 
@@ -33,6 +34,15 @@ def group_choices(group: str) -> list[str]:
 def group_values(group: str, choice: str) -> dict[str, Any]:
     """The values of the group's keys that a choice sets."""
     return REGISTERED.get(group, {}).get(choice) or _yaml(f"{group}/{choice}.yaml")
+
+
+def experiment_choices(name: str, overrides: Sequence[str]) -> list[str]:
+    """The overrides after the choices of groups that a typed experiment makes; what is typed wins."""
+    typed = [choice for group, _, choice in (text.partition("=") for text in overrides) if group == "experiment"]
+    experiment = typed[-1] if typed and typed[-1] in group_choices("experiment") else None
+    choices = group_values("experiment", experiment).get(CHOICES, {}) if experiment else {}
+    groups = command_groups(name)
+    return [*(f"{group}={choice}" for group, choice in choices.items() if group in groups), *overrides]
 
 
 def choices_for(group: str, variants: Variants, name: str) -> list[str]:

@@ -10,7 +10,7 @@ from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
 from drafterforge.config.drafter import DRAFTERS, DrafterConfig
 from drafterforge.config.evaluation import VLLM, EvalConfig, SuiteConfig
 from drafterforge.config.fields import section, setting
-from drafterforge.config.policy import POLICIES, PolicyConfig
+from drafterforge.config.policy import POLICIES, NetworkPolicyConfig, PolicyConfig
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.replay import KNOTS, GridConfig, LatencyConfig, LiveConfig, TracesConfig
 from drafterforge.config.router import RouterConfig
@@ -118,6 +118,7 @@ class CalibrateConfig:
 
     def __post_init__(self) -> None:
         require_seed(self.seed)
+        self.runtime.require_match()
 
 
 @dataclass(frozen=True)
@@ -136,10 +137,20 @@ class TrainPolicyConfig:
     name: str = setting("", "name of the policy; empty: policy.name, or its method")
     runs_dir: str = setting("runs", "folder where artifacts are looked up and written")
     seed: int = setting(0, "random seed of prompts and training")
+    seeds: list[int] = setting([], "further training seeds, a policy NAME-seedN each; the report has mean and spread")
     overwrite: bool = setting(False, "replace an artifact that was made with other settings")
 
     def __post_init__(self) -> None:
-        require_seed(self.seed)
+        for seed in (self.seed, *self.seeds):
+            require_seed(seed)
+        require(
+            len({self.seed, *self.seeds}) == 1 + len(self.seeds),
+            f"seeds={self.seeds} must differ from each other and from seed={self.seed}",
+        )
+        require(
+            not self.seeds or isinstance(self.policy, NetworkPolicyConfig),
+            f"seeds= is read by policies with a network only, not by policy={self.policy.method}",
+        )
         require(
             self.policy.method == "router" or self.router == RouterConfig(),
             f"router.* keys are read by policy=router only, not by policy={self.policy.method}",
@@ -154,6 +165,7 @@ class TrainPolicyConfig:
             f"drafter={self.drafter} is a path, but traces and profiles are stored by a drafter's name; type "
             "drafter=NAME runs_dir=FOLDER",
         )
+        self.runtime.require_match()
 
     @property
     def unread_inputs(self) -> tuple[str, ...]:
@@ -183,6 +195,7 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         require_seed(self.seed)
+        self.runtime.require_match()
         require_at_least("limit", self.limit, 0)
         require(not self.bundle or self.suite.name == VLLM, f"bundle={self.bundle} is read by suite=vllm only")
         reports = [report.strip() for report in self.compare.split(",")]

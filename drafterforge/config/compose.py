@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 import yaml
 
 from drafterforge.config.catalogue import (
+    CHOICES,
     REGISTERED,
     command_groups,
     config_keys,
     did_you_mean,
+    experiment_choices,
     field_types,
     flat,
     group_choices,
@@ -30,6 +32,7 @@ TRAFFIC = "traffic"  # the domain of data=traffic, which need not be typed
 
 def load_config(name: str, config_class: type[Config], overrides: Sequence[str]) -> Config:
     """Compose `configs/<name>.yaml` and the user's overrides into a checked `config_class`."""
+    overrides = experiment_choices(name, overrides)
     narrowed = narrow_to_overrides(name, config_class, overrides)
     choices, texts, values = read_overrides(name, narrowed, overrides)
     if choices.get("data") == TRAFFIC:
@@ -74,6 +77,7 @@ def _compose(name: str, config_class: type, choices: Mapping[str, str]) -> dict[
                 ) from error
         raise ConfigError(str(error).splitlines()[0]) from error
     tree = OmegaConf.to_container(composed)
+    tree.pop(CHOICES, None)
     if tree.get("domain", {}).get("weights") == "equal":
         tree["domain"]["weights"] = dict.fromkeys(domains(), 1.0)
     # An experiment sets keys of several commands and choices; drop those that this command does not have.

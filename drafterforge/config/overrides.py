@@ -15,6 +15,7 @@ from drafterforge.config.catalogue import (
     command_groups,
     config_keys,
     did_you_mean,
+    experiment_choices,
     group_choices,
     narrow_to_choices,
     sections,
@@ -30,8 +31,8 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def typed_choices(name: str, overrides: Sequence[str]) -> dict[str, str]:
-    """The valid choices of groups among the overrides."""
-    groups = command_groups(name)
+    """The valid choices of groups among the overrides, and those of a typed experiment."""
+    groups, overrides = command_groups(name), experiment_choices(name, overrides)
     pairs = [(group, choice) for group, _, choice in (override.partition("=") for override in overrides)]
     return {group: choice for group, choice in pairs if group in groups and choice in group_choices(group)}
 

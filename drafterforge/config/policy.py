@@ -90,15 +90,19 @@ class LTDPolicyConfig(PPOPolicyConfig):
 
     method: str = setting("ltd", "training method; set by policy=")
     decides: str = setting("both", "trained policies: depth | size | both, in turns | independent: both, separately")
-    rounds: int = setting(2, "decides=both: turns of each policy")
+    rounds: int = setting(2, "decides=both: trainings of each policy, the first alone, then in turns")
     max_depth: int = setting(8, "largest depth of a tree")
+    alone_size: int | None = setting(None, "nodes while depth is trained alone, root included; null: largest")
+    size_decisions: int | None = setting(None, "decisions of a training of size; null: its share of total_cycles")
+    depth_decisions: int | None = setting(None, "decisions of a training of depth; null: its share of total_cycles")
     size_actor: list[int] | None = setting(None, "hidden layers of the size policy; null: as actor")
     size_gamma: float | None = setting(None, "discount factor of the size policy; null: as gamma")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_choice("policy.decides", self.decides, ("depth", "size", "both", "independent"))
-        require_counts(self, "policy", "rounds max_depth")
+        require_counts(self, "policy", "rounds max_depth size_decisions depth_decisions")
+        require_at_least("policy.alone_size", self.alone_size, 2)
         if self.size_gamma is not None:
             require_share("policy.size_gamma", self.size_gamma)
 

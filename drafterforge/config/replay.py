@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from drafterforge.config.checks import require, require_at_least, require_counts
+from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.fields import setting
 
@@ -17,12 +18,14 @@ class GridConfig:
     num_tokens: list[int] = setting([1, 4, 8, 12, 16, 24, 32, 48, 64], "numbers of verified nodes, root included")
     depths: list[int] = setting([1, 2, 3, 4, 5, 6, 7, 8], "numbers of drafted levels")
     top_ks: list[int] = setting([1, 2, 4, 8], "beam widths, which are also the children per node")
+    mask: str = setting("pool", "trees left out: pool: above their candidates | resps: Re-SpS's rule")
 
     def __post_init__(self) -> None:
         for key in ("num_tokens", "depths", "top_ks"):
             values = getattr(self, key)
             ascending = bool(values) and values[0] >= 1 and values == sorted(set(values))
             require(ascending, f"grid.{key} must be ascending whole numbers >= 1, got {values}")
+        require_choice("grid.mask", self.mask, ("pool", "resps"))
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,23 @@ class TracesConfig:
     num_train: int = setting(200, "answers to train policies on, from tasks that no drafter was trained on")
     num_test: int = setting(80, "answers to measure policies on, from further tasks")
     max_new_tokens: int = setting(128, "length limit of an answer, in tokens")
+    temperature: float = setting(0.0, "sampling temperature of the answers, recorded and decoded live; 0: greedy")
     score_top_k: int = setting(4, "top_k of the trees whose candidate scores are recorded, for policy=ltd")
     batch_size: int = setting(8, "answers decoded together")
     shard_size: int = setting(16, "answers per resumable shard")
+    max_gb: float = setting(8.0, "largest size on disk, in GB, estimated before anything is recorded")
 
     def __post_init__(self) -> None:
         require_counts(self, "traces", "num_train num_test max_new_tokens score_top_k batch_size shard_size")
         require_at_least("traces.max_new_tokens", self.max_new_tokens, 2)
+        require_at_least("traces.temperature", self.temperature, 0.0)
+        require(self.max_gb > 0, f"traces.max_gb must be > 0, got {self.max_gb}")
         require(bool(self.domains), "traces.domains must name a domain, such as [sql]")
+
+    def recorded(self) -> dict[str, Any]:
+        """The settings that decide the content of traces; those of earlier versions were greedy and say nothing."""
+        ignored = {"max_gb"} if self.temperature else {"max_gb", "temperature"}
+        return {key: value for key, value in asdict(self).items() if key not in ignored}
 
 
 KNOTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # measured node counts; others are interpolated
@@ -53,6 +65,7 @@ class LatencyConfig:
     """How the latency profile of a device is measured."""
 
     path: str = setting("", "use this latency profile instead of measuring, such as another device's", input="path")
+    device: str = setting("", "price cycles by another device, published or measured there: a100-8b | h100-8b")
     num_prompts: int = setting(24, "answers decoded with random trees of the grid, to fit the profile")
     num_held_out: int = setting(12, "answers decoded with one tree each, to check the fitted profile")
     max_new_tokens: int = setting(128, "length limit of an answer, in tokens")
@@ -61,9 +74,15 @@ class LatencyConfig:
     )
 
     def __post_init__(self) -> None:
+        require(not (self.path and self.device), "latency.path and latency.device both name a profile; leave one out")
         require_counts(self, "latency", "num_prompts num_held_out")
         require_at_least("latency.max_new_tokens", self.max_new_tokens, 2)
         require_at_least("latency.probe_tokens", self.probe_tokens, 2)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a profile is given, rather than measured here."""
+        return bool(self.path or self.device)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from drafterforge.config.checks import require, require_at_least, require_choice
 from drafterforge.config.fields import setting
 
+MATCH, REJECTION = "match", "rejection"
 MAX_NODES, MAX_LEVELS = 1024, 256  # of a configured tree; larger ones never pay off
 
 
@@ -20,8 +21,14 @@ class RuntimeConfig:
     numerics: str = setting(
         "auto", "invariant: bit-identical to autoregressive decoding | fast | auto: invariant where possible"
     )
+    verify: str = setting(
+        MATCH,
+        "match: output equals sampling at that seed | rejection: chains of one drafter that samples; lossless in "
+        "distribution, but another drafter gives another answer",
+    )
 
     def __post_init__(self) -> None:
+        require_choice("runtime.verify", self.verify, (MATCH, REJECTION))
         require_choice("runtime.numerics", self.numerics, ("auto", "fast", "invariant"))
         require_at_least("runtime.num_tokens", self.num_tokens, 1)
         require_at_least("runtime.depth", self.depth, 0)
@@ -29,3 +36,11 @@ class RuntimeConfig:
         for key, limit in (("num_tokens", MAX_NODES), ("depth", MAX_LEVELS), ("top_k", MAX_NODES)):
             value = getattr(self, key)
             require(value is None or value <= limit, f"runtime.{key} must be <= {limit}, got {value}")
+
+    def require_match(self) -> None:
+        """Refuse rejection verification in commands that compare answers with autoregressive decoding."""
+        require(
+            self.verify == MATCH,
+            "runtime.verify=rejection gives other answers than autoregressive decoding at the same seed, so only "
+            "`generate` and `serve` take it; leave it out",
+        )

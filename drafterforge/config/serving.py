@@ -42,7 +42,9 @@ class GenerateConfig:
     min_p: float = setting(0.0, "sample among tokens with at least min_p times the best token's probability")
     repetition_penalty: float = setting(1.0, "above 1: tokens that occur in the text become less probable")
     stop: list[str] = setting([], 'strings that end the answer and are not part of it; "\\\\n" is a line end')
-    seed: int = setting(0, "seed of sampling; the same prompt and seed give the same text with any drafter")
+    seed: int = setting(
+        0, "seed of sampling; the same prompt and seed give the same text with any drafter, if runtime.verify=match"
+    )
     colour: str = setting("auto", "print drafted tokens in green: auto (on a terminal) | always | never")
     runs_dir: str = setting("runs", "folder where drafters and bundles are looked up")
 

@@ -43,7 +43,7 @@ class StreamCosts:
         """Costs at the context of some cycles, and at the load of the machine meanwhile."""
         costs = VerifyCosts(self.nodes, self.seconds)
         if cycles:
-            expected = sum(float(costs.of(cycle.num_nodes, 1)) for cycle in cycles)
+            expected = sum(costs.of(cycle.num_nodes, 1) for cycle in cycles)
             costs.correction[1] = sum(map(passing_s, cycles)) / expected
         return costs
 

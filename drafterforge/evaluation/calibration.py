@@ -30,7 +30,7 @@ from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.actions import ActionGrid, describe
 from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
-from drafterforge.schedulers.latency import FILE, STEPS, Cycles, LatencyProfile, read_profile
+from drafterforge.schedulers.latency import FILE, STEPS, Cycles, LatencyProfile, path_of_device, read_profile
 from drafterforge.schedulers.latency_fit import MIN_CYCLES, fit_step, fit_terms, median_error, unpriced
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
@@ -87,8 +87,10 @@ def calibrate(cfg: CalibrateConfig, target: Target) -> tuple[Path, bool]:
     grid = action_grid(cfg)
     drafter = drafter_manifest(find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter), target)
     path = artifact_dir(cfg.runs_dir, target.name, "latency", cfg.name or cfg.drafter)
+    latency = to_dict(replace(cfg.latency, path=""))
+    del latency["device"]  # of other profiles
     settings = {
-        "latency": to_dict(replace(cfg.latency, path="")),
+        "latency": latency,
         "grid": grid.as_dict(),
         "drafter": drafter.as_parent(),
         "device": describe_device(target.device),
@@ -121,14 +123,15 @@ def require_cycles_to_calibrate(cfg: CalibrateConfig | TrainPolicyConfig) -> Non
     training = isinstance(cfg, TrainPolicyConfig)
     name = cfg.drafter if training else cfg.name or cfg.drafter
     is_measured = artifact_dir(cfg.runs_dir, cfg.target.folder_name, "latency", name).is_dir()
-    if training and not cfg.latency.path and not is_measured:
+    if training and not cfg.latency.is_named and not is_measured:
         require_cycles(cfg.latency, action_grid(replace(cfg, grid=calibration_grid(cfg))))
     if not training and (cfg.overwrite or not is_measured):
         require_cycles(cfg.latency, action_grid(cfg))
 
 
 def action_grid(cfg: CalibrateConfig | TrainPolicyConfig) -> ActionGrid:
-    return ActionGrid(cfg.grid.name, tuple(cfg.grid.num_tokens), tuple(cfg.grid.depths), tuple(cfg.grid.top_ks))
+    axes = (tuple(values) for values in (cfg.grid.num_tokens, cfg.grid.depths, cfg.grid.top_ks))
+    return ActionGrid(cfg.grid.name, *axes, cfg.grid.mask)
 
 
 def measure_profile(cfg: CalibrateConfig, target: Target, grid: ActionGrid) -> LatencyProfile:
@@ -253,15 +256,15 @@ def errors_on(answers: Sequence[ProbedAnswer], profile: LatencyProfile) -> dict[
 
 
 def latency_profile(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid) -> tuple[Path, LatencyProfile]:
-    """The profile at `latency.path`, else the one of this device, measured if there is none."""
-    return (open_named_profile if cfg.latency.path else profile_of_device)(cfg, target, grid)
+    """The profile that is named, else the one of this device, measured if there is none."""
+    return (open_named_profile if cfg.latency.is_named else profile_of_device)(cfg, target, grid)
 
 
 def open_named_profile(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid) -> tuple[Path, LatencyProfile]:
-    """The profile at `latency.path`, which may be of another device."""
-    path = Path(cfg.latency.path)
+    """The profile at `latency.path`, or that of `latency.device`, whose target may be another one."""
+    path = path_of_device(cfg.latency.device) if cfg.latency.device else Path(cfg.latency.path)
     profile = read_profile(path)
-    if profile.target != target.name:
+    if profile.target != target.name and not cfg.latency.device:
         raise ConfigError(
             f"{path} was measured for target {profile.target!r}, but this is {target.name!r}; "
             f"type `drafterforge calibrate drafter={cfg.drafter}` on that device"
@@ -300,7 +303,7 @@ def profile_of_device(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid) 
 
 
 def calibration_grid(cfg: TrainPolicyConfig) -> GridConfig:
-    return replace(cfg.grid, name="calibration", num_tokens=knots(cfg.grid.num_tokens))
+    return replace(cfg.grid, name="calibration", num_tokens=knots(cfg.grid.num_tokens), mask="pool")
 
 
 def knots(num_tokens: Sequence[int]) -> list[int]:

@@ -34,6 +34,7 @@ from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schedulers.base import Scheduler
+from drafterforge.selectors.naming import result_name
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
@@ -204,9 +205,10 @@ class MethodFactory:
             **options,
         )
         schedule = policy or self.cfg.pool.scheduler or STATIC
-        name = f"{selector} over the pool{_with(schedule) if scheduler is not None else ''}"
+        result = result_name(selector, options)
+        name = f"{result} over the pool{_with(schedule) if scheduler is not None else ''}"
         engine = Engine(self.target, pool, self.shape, numerics=self.numerics)
-        return Method(name, engine, selector, schedule, self.pool.names, cli_args=self._pool_args(selector, schedule))
+        return Method(name, engine, result, schedule, self.pool.names, cli_args=self._pool_args(selector, schedule))
 
     def _pool_args(self, selector: str, schedule: str) -> str:
         """Arguments of `generate` that decode with the pool."""

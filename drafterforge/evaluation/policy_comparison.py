@@ -17,12 +17,14 @@ from drafterforge.config.progress import bar
 from drafterforge.evaluation.calibration import require_cycles_to_calibrate
 from drafterforge.evaluation.lossless import count_mismatches, find_mismatches
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
-from drafterforge.evaluation.rows import build_row, tokens_per_s
-from drafterforge.evaluation.timing import generate_in_turns
+from drafterforge.evaluation.rows import build_row, speedup_interval, timed_pairs, tokens_per_s
+from drafterforge.evaluation.statistics import bootstrap_mean_ratio, mean_and_spread
+from drafterforge.evaluation.timing import generate_in_turns, samplings
 from drafterforge.replay.planner import best_static
 from drafterforge.replay.scheduler_play import Schedule, faster_p, schedule_of
 from drafterforge.replay.table import build_table
 from drafterforge.replay.trace import Traces
+from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
@@ -93,11 +95,11 @@ def open_policy(cfg: TrainPolicyConfig, target: Target, folder: Path) -> Schedul
 
 def decode_held_out(
     cfg: TrainPolicyConfig, target: Target, test: Traces, schedules: dict[str, Schedule]
-) -> list[dict[str, Any]]:
-    """Rows of held-out prompts decoded one at a time, methods interleaved."""
+) -> tuple[list[dict[str, Any]], dict[str, list[Generation]]]:
+    """Rows of held-out prompts decoded one at a time, methods interleaved, and the answers of each method."""
     count = min(cfg.live.num_prompts, len(test.tokens))
     if not count:
-        return []
+        return [], {}
     prompts = [tokens[:begin].tolist() for tokens, begin in zip(test.tokens, test.begins, strict=True)][:count]
     drafters = open_pool(cfg.runs_dir, target, [cfg.drafter])
     numerics = choose_numerics(cfg.runtime.numerics, target)
@@ -110,7 +112,8 @@ def decode_held_out(
         engine = Engine(target, drafter, shape, max_batch=1, numerics=numerics)
         methods.append(Method(schedule.name, engine, "static", scheduler, [cfg.drafter]))
     with bar("decoding held-out answers", count * len(methods)) as progress:
-        answers = generate_in_turns(methods, prompts, cfg.traces.max_new_tokens, progress.advance)
+        draws = samplings(cfg.traces.temperature, cfg.seed, count)
+        answers = generate_in_turns(methods, prompts, cfg.traces.max_new_tokens, progress.advance, draws)
     static = schedules["best static"].name
     rows = []
     for method in methods:
@@ -125,12 +128,43 @@ def decode_held_out(
             numerics=method.engine.numerics,
         )
         cycle_s = row["time_s"]["draft"] + row["time_s"]["verify"] + row["time_s"]["host"] + row["time_s"]["schedule"]
+        row["temperature"] = cfg.traces.temperature
         row["policy_share"] = round(row["time_s"]["schedule"] / max(cycle_s, 1e-12), 5)
         row["over_best_static"] = round(row["tokens_per_s"] / tokens_per_s(answers[static]), 4)
+        row["over_best_static_ci95"] = speedup_interval(answers[method.name], answers[static])
         row["p_over_best_static"] = faster_p(answers[method.name], answers[static])
         row["shapes"] = shapes_used(answers[method.name])
         rows.append(row)
-    return rows
+    return rows, answers
+
+
+def seed_folders(cfg: TrainPolicyConfig, path: Path) -> dict[int, Path]:
+    """The folder of the policy of each training seed; `path` is that of the first."""
+    return {cfg.seed: path} | {seed: path.with_name(f"{path.name}-seed{seed}") for seed in cfg.seeds}
+
+
+def spread_over_seeds(
+    methods: Mapping[int, str],
+    replays: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
+    answers: Mapping[str, Sequence[Generation]],
+) -> dict[str, Any]:
+    """Mean and spread over training seeds of tokens/s over the best static tree, replayed and live.
+
+    methods: the name of each seed's schedule.  The live interval resamples seeds and prompts.
+    """
+    rates = {row["name"]: row["tokens_per_s"] for row in replays}
+    static = next(name for name in rates if name.startswith("best static tree"))
+    live = {row["method"]: row["over_best_static"] for row in rows}
+    spread = {
+        "seeds": list(methods),
+        "replayed": mean_and_spread([rates[name] / rates[static] for name in methods.values()]),
+    }
+    if live:
+        pairs = [timed_pairs(answers[name], answers[static]) for name in methods.values()]
+        spread["live"] = mean_and_spread([live[name] for name in methods.values()])
+        spread["live"]["ci95"] = [round(bound, 4) for bound in bootstrap_mean_ratio(pairs)]
+    return spread
 
 
 def shapes_used(generations: Sequence[Any], max_shapes: int = 6) -> dict[str, float]:

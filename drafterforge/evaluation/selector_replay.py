@@ -20,15 +20,23 @@ from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.replay.answer_recorder import AnswerRecorder
 from drafterforge.replay.curves import actions, pool_scaling, regret_curves, weights
-from drafterforge.replay.selector_play import Cycles, RecordedAnswers, tune_options
+from drafterforge.replay.selector_play import Cycles, RecordedAnswers, accept_rate, tune_options
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
 from drafterforge.selectors import names as selector_names
-from drafterforge.selectors import wants_divergence
+from drafterforge.selectors import wants_coverage
+from drafterforge.selectors.naming import TUNED, result_name
 from drafterforge.targets.load import Target
 
-SCALED = ("hedgespec", "normalhedge", "ucbspec", "metasd_ucb")  # selectors of the figure against pool size
+SCALED = (  # selectors of the figure against pool size
+    "hedgespec",
+    "hedgespec-paper",
+    "normalhedge",
+    "ucbspec",
+    "exp3spec",
+    "metasd_ucb",
+)
 NOT_REPLAYED = ("static", "router", "oracle")  # selectors that need a drafter's name or a router
 
 
@@ -37,7 +45,7 @@ class ReplayedMethod:
     """A selector with a scheduler, replayed on all answers."""
 
     method: str
-    selector: str
+    selector: str  # name of its results, see `result_name`
     scheduler: str
     options: dict[str, Any]
     cycles: list[Cycles]
@@ -102,16 +110,35 @@ class SelectorReplay:
         """Recorded answers without a scheduler."""
         return self.by_scheduler[STATIC]
 
+    @property
+    def pool_options(self) -> dict[str, Any]:
+        """Configured options of the pool's selector."""
+        return {key: value for key, value in self.pool.options.items() if key != "seed"}
+
+    @property
+    def pool_result(self) -> str:
+        """Name of the results of the pool's selector."""
+        return result_name(self.cfg.pool.selector, self.pool_options)
+
     @cached_property
-    def options(self) -> dict[str, dict[str, Any]]:
-        """Options of each selector: the configured ones for the pool's selector, else tuned on other requests."""
-        pool_options = {key: value for key, value in self.pool.options.items() if key != "seed"}
-        tuning, options = self._tuning_answers(), {}
+    def options(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Selector and options by the name of their results.
+
+        Every selector has its defaults, or the configured options if it is the pool's.  Where there are other requests
+        to tune on, selectors with constants to tune come a second time, tuned.
+        """
+        options = {}
+        for name in self.selectors:
+            configured = self.pool_options if name == self.cfg.pool.selector else {}
+            options[result_name(name, configured)] = name, configured
+        tuning = self._tuning_answers()
+        if tuning is None:
+            return options
         with bar("tuning selectors", len(self.selectors)) as progress:
             for name in self.selectors:
-                options[name] = pool_options if name == self.cfg.pool.selector else {}
-                if tuning is not None and not options[name]:
-                    options[name] = tune_options(tuning, name, seed=self.cfg.seed)
+                tuned = tune_options(tuning, name, seed=self.cfg.seed)
+                if tuned:
+                    options.setdefault(name + TUNED, (name, tuned))
                 progress.advance(status=name)
         return options
 
@@ -127,13 +154,13 @@ class SelectorReplay:
                 replays.append(("best in hindsight", "oracle", {}, recorded.hindsight()))
                 if self.pool.router is not None and "router" not in options:
                     replays.append(("router", "router", {}, recorded.run(recorded.maker("router"))))
-                for name, tuned_options in options.items():
-                    make = recorded.maker(name, **{"seed": self.cfg.seed} | tuned_options)
-                    replays.append((name, name, tuned_options, recorded.run(make)))
-                    progress.advance(status=name + label)
+                for result, (name, changed) in options.items():
+                    make = recorded.maker(name, **{"seed": self.cfg.seed} | changed)
+                    replays.append((result, result, changed, recorded.run(make)))
+                    progress.advance(status=result + label)
                 methods += [
-                    ReplayedMethod(name + label, selector, scheduler, tuned_options, cycles)
-                    for name, selector, tuned_options, cycles in replays
+                    ReplayedMethod(name + label, selector, scheduler, changed, cycles)
+                    for name, selector, changed, cycles in replays
                 ]
         return methods
 
@@ -152,14 +179,15 @@ class SelectorReplay:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each method, over all answers and by domain.  Regret is against the best drafter with one tree."""
-        pool_selector = (self.cfg.pool.selector, STATIC)
-        reference = next((m for m in self.methods if (m.selector, m.scheduler) == pool_selector), None)
+        reference = next((m for m in self.methods if (m.selector, m.scheduler) == (self.pool_result, STATIC)), None)
         rows = []
         for domain, indices in self._indices_by_domain().items():
             for method in self.methods:
                 part = replace(self.by_scheduler[method.scheduler], static=self.static.static).select(indices)
                 cycles = [method.cycles[index] for index in indices]
                 figures = {key: round(value, 4) for key, value in part.figures(cycles).items()}
+                rate = accept_rate(cycles)
+                figures["accept_rate"] = None if rate is None else round(rate, 4)
                 p = None if reference is None else part.paired_p([reference.cycles[index] for index in indices], cycles)
                 rows.append(
                     {"method": method.method, **method.keys(self.static), "domain": domain, "source": "replay"}
@@ -172,11 +200,11 @@ class SelectorReplay:
         recorded = self.static
         cycles = {method.method: method.cycles for method in self.methods if method.scheduler == STATIC}
         policy = self.cfg.pool.scheduler or next((name for name in self.by_scheduler if name != STATIC), STATIC)
-        with_policy = [m for m in self.methods if (m.scheduler, m.selector) == (policy, self.cfg.pool.selector)]
+        with_policy = [m for m in self.methods if (m.scheduler, m.selector) == (policy, self.pool_result)]
         scheduled = bool(with_policy) and policy != STATIC
         conversations = [number for number, index in enumerate(recorded.indices) if self.requests[index].before]
         longest = max(conversations or range(len(recorded.indices)), key=lambda number: recorded.tokens[number])
-        learners = {name: {"seed": self.cfg.seed} | options for name, options in self.options.items() if name in SCALED}
+        learners = {name: {"seed": self.cfg.seed} | self.options[name][1] for name in SCALED if name in self.options}
         several = len(recorded.names) > 1
         return {
             "mat_by_domain": mat_by_domain(recorded, [self.requests[index].domain for index in recorded.indices]),
@@ -222,10 +250,10 @@ class SelectorReplay:
     ) -> dict[str, RecordedAnswers]:
         """Recorded answers by scheduler.  part: name of the counterfactuals in the resume cache."""
         selectors = [(self.cfg.pool.selector, self.cfg.pool.options), *((name, {}) for name in self.selectors)]
-        divergences = any(wants_divergence(name, options) for name, options in selectors)
+        coverages = any(wants_coverage(name, options) for name, options in selectors)
         target, pool, shape = self.factory.target, self.pool, self.factory.shape
         max_new_tokens = self.cfg.suite.max_new_tokens
-        recorder, counterfactuals = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, divergences), []
+        recorder, counterfactuals = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, coverages), []
         with bar("recording every position", len(answers)) as progress:
             for index, answer in enumerate(answers):
                 record = partial(recorder.record, answer)

@@ -8,6 +8,7 @@ Axes: Q prompts, B draws.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,25 @@ def bootstrap_ratio(pairs: Pairs, seed: int = 0) -> tuple[float, float]:
 def bootstrap_macro_ratio(pairs: Pairs, seed: int = 0) -> tuple[float, float]:
     """95 % interval of `macro_ratio`, prompts resampled in pairs."""
     return _interval(_of_prompts(_resampled(pairs, seed)))
+
+
+def bootstrap_mean_ratio(by_seed: Sequence[Pairs], seed: int = 0) -> tuple[float, float]:
+    """95 % interval of the mean over training seeds of `totals_ratio`; seeds and prompts are resampled.
+
+    by_seed: pairs of the same prompts for each training seed.
+    """
+    tables, rng = np.stack([_table(pairs) for pairs in by_seed]), np.random.default_rng(seed)
+    num_seeds, num_prompts = tables.shape[:2]
+    prompts = rng.integers(num_prompts, size=(DRAWS, num_prompts))
+    seeds = rng.integers(num_seeds, size=(DRAWS, num_seeds))
+    ratios = _of_totals(tables[:, prompts])  # [seeds, B]
+    return _interval(ratios[seeds, np.arange(DRAWS)[:, None]].mean(axis=1))
+
+
+def mean_and_spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, sample standard deviation, and the values themselves; one value has no deviation."""
+    deviation = round(float(np.std(values, ddof=1)), 4) if len(values) > 1 else None
+    return {"mean": round(float(np.mean(values)), 4), "sd": deviation, "values": [round(float(v), 4) for v in values]}
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

@@ -58,14 +58,19 @@ def generate_in_turns(
     prompts: Sequence[list[int]],
     max_new_tokens: int,
     progress: Callable[[], None] = lambda: None,
+    sampling: Sequence[Sampling] | None = None,
 ) -> dict[str, list[Generation]]:
-    """Generations of each method, in the order of `prompts`; each method is warmed up on the first prompt."""
+    """Generations of each method, in the order of `prompts`; each method is warmed up on the first prompt.
+
+    sampling: of each prompt; None: greedy.
+    """
+    draws = [GREEDY] * len(prompts) if sampling is None else sampling
     for method in methods if prompts else ():
         method.engine.generate([prompts[0]], min(max_new_tokens, WARM_UP))
     generations: dict[str, list[Generation]] = {method.name: [] for method in methods}
     for index, prompt in enumerate(prompts):
         for method in rotate(methods, index):
-            generations[method.name] += method.engine.generate([prompt], max_new_tokens)
+            generations[method.name] += method.engine.generate([prompt], max_new_tokens, draws[index])
             progress()
     return generations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,21 +15,24 @@ from drafterforge.artifacts.run import artifact_run
 from drafterforge.assembly.pools import open_pool
 from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import TrainPolicyConfig
-from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.progress import Bar, bar, say
 from drafterforge.config.replay import TracesConfig
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import interleave, load_prompts
+from drafterforge.errors import ConfigError
+from drafterforge.evaluation.timing import samplings
 from drafterforge.replay.record import record_answer
 from drafterforge.replay.trace import Traces, TraceSpec, join, load_shards, save_shard
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
 
 SOURCES = {"train": "val", "test": "test"}  # prompt split of each trace split; no drafter was trained on either
+GIGABYTE = 1e9
 
 
 class SplitPrompt(NamedTuple):
@@ -49,7 +54,7 @@ def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]
     path = artifact_dir(cfg.runs_dir, target.name, "traces", cfg.traces.name or cfg.drafter)
     spec = reusable_spec(path, TraceSpec(tuple(names), top_ks, depth, cfg.traces.score_top_k))
     settings = {
-        "traces": to_dict(cfg.traces),
+        "traces": cfg.traces.recorded(),
         "recorded": spec.as_dict(),
         "drafters": [parent.as_parent() for parent in parents],
         "dtype": str(target.dtype),
@@ -58,6 +63,7 @@ def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]
     run = artifact_run(path, "traces", target, settings, parents, overwrite=cfg.overwrite, name_key="traces.name")
     if run.existing:
         return path, load_shards(path, spec)
+    check_size(cfg.traces, spec, target, path, run.staging_dir)
     staging = run.stage()
     pool = Pool(open_pool(cfg.runs_dir, target, names), "static")
     roots, seconds = _record_shards(cfg, target, pool, spec, staging)
@@ -83,6 +89,35 @@ def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]
     return path, traces
 
 
+def check_size(traces: TracesConfig, spec: TraceSpec, target: Target, path: Path, staging: Path) -> None:
+    """Say how large a recording may become, and refuse one beyond `traces.max_gb` or the free disk.
+
+    staging: the folder of shards that an interrupted recording left.
+    """
+    answers, each = traces.num_train + traces.num_test, spec.bytes_per_root(target.backbone.embedding.shape[1])
+    positions = answers * (traces.max_new_tokens - 1)
+    size = positions * each / GIGABYTE
+    text = (
+        f"up to {size:.2f} GB: {answers} answers of at most {traces.max_new_tokens} tokens, {each} bytes for each of "
+        f"{positions} positions"
+    )
+    if size > traces.max_gb:
+        fitting = max(int(traces.num_train * traces.max_gb / size), 1)
+        raise ConfigError(
+            f"the traces {path.name} would take {text}, but traces.max_gb={traces.max_gb:g}; "
+            f"type traces.max_gb={math.ceil(size)}, or traces.num_train={fitting}"
+        )
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    staged = sum(file.stat().st_size for file in staging.glob("shard-*.safetensors"))
+    free = (shutil.disk_usage(folder).free + staged) / GIGABYTE
+    if size > free:
+        raise ConfigError(
+            f"the traces {path.name} would take {text}, but {folder} has {free:.2f} GB left; "
+            f"type traces.num_train={max(int(traces.num_train * free / size), 1)}, or runs_dir= on another disk"
+        )
+    say(f"recording {path}, {text}")
+
+
 def _record_shards(
     cfg: TrainPolicyConfig, target: Target, pool: Pool, spec: TraceSpec, staging: Path
 ) -> tuple[int, float]:
@@ -94,7 +129,8 @@ def _record_shards(
             part, file = prompts[start : start + size], staging / f"shard-{start // size:05d}.safetensors"
             if not file.exists() or not file.with_suffix(".json").exists():
                 began = time.perf_counter()
-                shard = record_shard(cfg.traces, target, pool, spec, part, progress)
+                draws = samplings(cfg.traces.temperature, cfg.seed + start, len(part))
+                shard = record_shard(cfg.traces, target, pool, spec, part, draws, progress)
                 save_shard(file, shard)
                 seconds, roots = seconds + time.perf_counter() - began, roots + shard.num_roots
             progress.reach(start + len(part), f"{roots / max(seconds, 1e-9):.0f} positions/s")
@@ -133,11 +169,17 @@ def policy_prompts(
 
 
 def record_shard(
-    cfg: TracesConfig, target: Target, pool: Pool, spec: TraceSpec, prompts: Sequence[SplitPrompt], progress: Bar
+    cfg: TracesConfig,
+    target: Target,
+    pool: Pool,
+    spec: TraceSpec,
+    prompts: Sequence[SplitPrompt],
+    draws: Sequence[Sampling],
+    progress: Bar,
 ) -> Traces:
     """Answer and record prompts; answers of one token have no cycle and are left out."""
     engine = Engine(target, max_batch=cfg.batch_size)
-    answers = engine.generate([prompt.tokens for prompt in prompts], cfg.max_new_tokens)
+    answers = engine.generate([prompt.tokens for prompt in prompts], cfg.max_new_tokens, draws)
     pairs = [(answer, prompt) for answer, prompt in zip(answers, prompts, strict=True) if len(answer.tokens) > 1]
     traces = []
     for answer, _ in pairs:

@@ -56,10 +56,10 @@ class KeyValueCache:
             return
         self._allocate(self.memory.shape[2], slots)
 
-    def _allocate(self, rows: int, slots: int) -> None:
-        """Move to new memory for `rows` rows of `slots` slots each."""
+    def _allocate(self, rows: int, slots: int, fresh: bool = False) -> None:
+        """Move to other memory for `rows` rows of `slots` slots each.  fresh: see `zeros`."""
         old, batch = self.data, self.data.shape[2]
-        self.memory = zeros((*old.shape[:2], rows, old.shape[3], slots, old.shape[5]), old)
+        self.memory = zeros((*old.shape[:2], rows, old.shape[3], slots, old.shape[5]), old, fresh)
         self.data = self.memory[:, :, :batch]
         self.data[:, :, :, :, : self.filled] = old[:, :, :, :, : self.filled]
 
@@ -72,12 +72,16 @@ class KeyValueCache:
         """Let the first memory of an empty cache have room for `rows` rows."""
         self.memory = self.data.new_zeros(*self.data.shape[:2], rows, *self.data.shape[3:])
 
-    def open_row(self, slots: int) -> None:
-        """Append a row with room for a prompt of `slots` slots that is read next, and for an answer."""
+    def open_row(self, slots: int, fresh: bool = False) -> None:
+        """Append a row with room for a prompt of `slots` slots that is read next, and for an answer.
+
+        fresh: see `zeros`.
+        """
         batch, room, size = self.data.shape[2], self.memory.shape[2], self.data.shape[4]
         needed = max(size, _in_blocks(slots) + 2 * BLOCK)
         if batch == room or needed > size:
-            self._allocate(max(room, 2 * batch if batch == room else 0, 1), needed)
+            rows = max(room, 2 * batch if batch == room else 0, 1)
+            self._allocate(rows, needed, fresh)
         self.filled = max(self.filled, slots)
         self.data, self.num_opened = self.memory[:, :, : batch + 1], self.num_opened + 1
 
@@ -211,11 +215,11 @@ class SpareMemory:
     def __init__(self) -> None:
         self.buffers: list[np.ndarray] = []  # the largest first
 
-    def take(self, size: int) -> np.ndarray:
-        """`size` bytes of zeros."""
+    def take(self, size: int, fresh: bool = False) -> np.ndarray:
+        """`size` bytes of zeros.  fresh: see `zeros`."""
         needed = size + ALIGNMENT
         fitting = [buffer for buffer in self.buffers if needed <= len(buffer) <= 2 * needed]
-        if fitting:
+        if fitting and not fresh:
             buffer = fitting[-1]
             self.buffers = [spare for spare in self.buffers if spare is not buffer]
             buffer[:needed] = 0
@@ -236,9 +240,12 @@ class SpareMemory:
 SPARE = SpareMemory()
 
 
-def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Zeros with the dtype and on the device of `like`."""
+def zeros(shape: tuple[int, ...], like: Tensor, fresh: bool = False) -> Tensor:
+    """Zeros with the dtype and on the device of `like`.
+
+    fresh: new pages, cleared one by one as they are written; used memory takes less time, but is cleared at once.
+    """
     if like.device.type != "cpu" or 0 in shape:
         return like.new_zeros(shape)
-    memory = SPARE.take(math.prod(shape) * like.element_size())
+    memory = SPARE.take(math.prod(shape) * like.element_size(), fresh)
     return torch.from_numpy(memory).view(like.dtype).view(shape)

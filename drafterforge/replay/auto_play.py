@@ -77,7 +77,7 @@ class ReplayedBatch(Batch):
         """See `Batch`; verification and commit take their known seconds."""
         super().charge(record, marks)
         batch, count = record.tree.tokens.shape
-        record.seconds |= {"verify": float(self.costs.of(batch * count, batch)), "host": 0.0}
+        record.seconds |= {"verify": self.costs.of(batch * count, batch), "host": 0.0}
 
     def keep(self, rows: list[int]) -> None:
         """See `Batch`."""

@@ -33,7 +33,7 @@ class CycleOutcomes:
     depth: np.ndarray  # levels drafted
     num_nodes: np.ndarray  # verified nodes, root included
     top_k: np.ndarray
-    divergence: np.ndarray | None = None  # block divergence of the draft, if recorded
+    coverage: np.ndarray | None = None  # of the draft, if recorded; see `tree.coverage`
 
     @staticmethod
     def undrafted(num_drafters: int, num_roots: int) -> CycleOutcomes:
@@ -46,13 +46,13 @@ class CycleOutcomes:
         return {key.name: array for key in fields(self) if (array := getattr(self, key.name)) is not None}
 
     def select(self, drafters: Sequence[int], scale: float) -> CycleOutcomes:
-        """Outcomes of some drafters.  scale: factor of divergences, which are means over the levels of the pool."""
+        """Outcomes of some drafters.  scale: factor of coverages, which are means over the levels of the pool."""
         arrays = {key: array[list(drafters)] for key, array in self.arrays().items()}
         return CycleOutcomes(**arrays).per_level(1 / scale)
 
     def per_level(self, levels: float) -> CycleOutcomes:
-        """The outcomes with divergences divided by `levels`."""
-        return self if self.divergence is None else replace(self, divergence=self.divergence / levels)
+        """The outcomes with coverages divided by `levels`."""
+        return self if self.coverage is None else replace(self, coverage=self.coverage / levels)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Counterfactual:
     ) -> list[PlayedCycle]:
         """Replay the answer.
 
-        pick(root) returns the drafter; after(cycle, divergence) is called after every cycle but the last, as in live
+        pick(root) returns the drafter; after(cycle, coverage) is called after every cycle but the last, as in live
         decoding.
         """
         played, root, choice, num_held = [], 0, 0, 0
@@ -104,11 +104,11 @@ class Counterfactual:
             )
             length = min(length, self.num_tokens - root)
             cycle = PlayedCycle(drafter, length, self.begin + root, depth, num_nodes, top_k)
-            divergence = None if outcomes.divergence is None else float(outcomes.divergence[drafter, root])
+            coverage = None if outcomes.coverage is None else float(outcomes.coverage[drafter, root])
             played.append(cycle)
             root += length
             if root < self.num_tokens:
-                after(cycle, divergence)
+                after(cycle, coverage)
         return played
 
     def select(self, drafters: Sequence[int]) -> Counterfactual:

@@ -53,6 +53,13 @@ class VectorEnvironment(Protocol):
         """Play actions int64 [E]."""
 
 
+def rewards_of(reward: str, tokens: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Rewards of cycles, [n], by their tokens and seconds, [n]."""
+    if reward == "accept_length":
+        return tokens.astype(float)
+    return -seconds / TIME_UNIT if reward == "time" else tokens / (seconds / TIME_UNIT)
+
+
 class AnswerEnvironment(ABC):
     """E positions in recorded answers; at the end of an answer, an environment continues with a random other one."""
 
@@ -90,9 +97,7 @@ class AnswerEnvironment(ABC):
 
     def rewarded(self, tokens: np.ndarray, seconds: np.ndarray) -> np.ndarray:
         """Reward of one cycle in each environment, [E]."""
-        if self.reward == "accept_length":
-            return tokens.astype(float)
-        return -seconds / TIME_UNIT if self.reward == "time" else tokens / (seconds / TIME_UNIT)
+        return rewards_of(self.reward, tokens, seconds)
 
     def restart_finished(self) -> np.ndarray:
         """Start another answer where one has ended; returns where, bool [E]."""

@@ -19,7 +19,7 @@ from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import DrafterforgeError
 from drafterforge.replay.counterfactual import CycleOutcomes
-from drafterforge.replay.divergence import BranchQueries
+from drafterforge.replay.coverage import BranchQueries
 from drafterforge.replay.drafting import ROOTS, AnswerText, ParallelReading, read_stepwise
 from drafterforge.replay.trace import BY_DRAFTER, BranchTrace, Trace, TraceSpec, levels_left
 from drafterforge.runtime.batch import Generation
@@ -52,11 +52,13 @@ def record_answer(
     max_new_tokens: int | None = None,
     branch_nodes: int = 0,
 ) -> Trace:
-    """The trace of a greedy answer of two tokens or more.
+    """The trace of an answer of two tokens or more, greedy or sampled.
+
+    Sampled tokens are fixed by seed and position, so a sampled answer confirms drafts as a greedy one does.
 
     spec: drafters whose trees of any shape can be looked up, and the widths and depth of these trees.  shape: tree of
     other drafters without a shape in the pool.  max_new_tokens: limit of the answer, near which trees are shallower.
-    branch_nodes: also record block divergences of trees of at most so many nodes; 0: none.
+    branch_nodes: also record coverages of trees of at most so many nodes; 0: none.
     """
     if not all(kind_of(pool.drafters[name]).scheduled for name in spec.drafters):
         raise DrafterforgeError("traces need EAGLE-3 drafters; other kinds draft trees of one shape")
@@ -122,13 +124,13 @@ class _PositionRecorder:
                     probs[query.drafter][root, query.level, : len(query.children)] = masses.numpy()
                 else:
                     sums[self.numbers[query.drafter], root] += masses.sum().item()
-            outcomes = replace(outcomes, divergence=sums)
+            outcomes = replace(outcomes, coverage=sums)
             if drafters:
                 results["branches"] = BranchTrace(np.stack([probs[name] for name in drafters]), stacked[-1])
         return results | {"accepted": self.accepted, "outcomes": outcomes}
 
     def _trace(self, name: str, reading: ParallelReading, member: int) -> list[np.ndarray]:
-        """A drafter's arrays of `BY_DRAFTER`; for divergences also tokens [R, D, C] and ranks of the branches."""
+        """A drafter's arrays of `BY_DRAFTER`; for coverages also tokens [R, D, C] and ranks of the branches."""
         lower, batches = torch.tril_indices(self.spec.depth, self.spec.depth), []
         for start in range(self.text.begin, self.text.end - 1, ROOTS):
             roots = torch.arange(start, min(start + ROOTS, self.text.end - 1), device=self.text.tokens.device)

@@ -26,7 +26,7 @@ CHUNK = 4096  # roots evaluated together
 
 def observations_of(traces: Traces, drafter: int, parts: list[str]) -> np.ndarray:
     """Observations of a `ShapePolicy` at each root, float32 [R, O]."""
-    observations = []
+    observations = None
     for start in range(0, traces.num_roots, CHUNK):
         rows = slice(start, start + CHUNK)
         observation = Observation(
@@ -35,8 +35,11 @@ def observations_of(traces: Traces, drafter: int, parts: list[str]) -> np.ndarra
             torch.from_numpy(traces.positions[rows]),
             torch.from_numpy(traces.rows["texts"][rows]) if "text" in parts else None,
         )
-        observations.append(observation_vector(parts, observation).numpy())
-    return np.concatenate(observations)
+        vectors = observation_vector(parts, observation).numpy()
+        if observations is None:
+            observations = np.empty((traces.num_roots, vectors.shape[1]), dtype=np.float32)
+        observations[rows] = vectors
+    return observations
 
 
 @torch.inference_mode()
@@ -103,7 +106,10 @@ def grown_actions(policy: GrowingPolicy, traces: Traces, drafter: int, depths: n
 
 
 def actions_by_size(grid: ActionGrid) -> np.ndarray:
-    """Action of each depth and size of a grid with one width, [D, V]; a size beyond the pool is its largest."""
+    """Action of each depth and size of a grid with one width, [D, V]; a size beyond the pool is its largest.
+
+    Where every size is beyond the pool, a grid with the mask `growing` has the smallest one, cut to the pool.
+    """
     assert len(grid.top_ks) == 1, "growing trees have one width"
     sizes = [count for count in grid.num_tokens if count > 1]
     actions = np.zeros((max(grid.depths), len(sizes)), dtype=np.int64)

@@ -91,7 +91,7 @@ def bounds_of(
     """Rows of bounds: no drafting, static trees in hindsight or by domain, and perfect foresight."""
     table = build_table(traces, grid, drafter, profile)
     seconds, tokens = play_static(table), table.num_tokens.sum()
-    rows = [("no drafting", seconds[:, grid.index(NO_DRAFT)].sum())]
+    rows = [("no drafting", seconds[:, grid.index(NO_DRAFT)].sum())] if NO_DRAFT in grid.shapes else []
     hindsight, _ = best_static(table)
     rows.append(
         (

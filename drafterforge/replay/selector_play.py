@@ -19,15 +19,16 @@ from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Context, Evaluation, Feedback, Selector
 
 Cycles = list[PlayedCycle]  # of one answer
-# Constants that the papers leave open, and variants of NormalHedge; tuned on other prompts than those reported.
+# Constants that tuning tries, on other prompts than those reported; `naming.result_name` says where results are tuned.
 GRIDS: dict[str, dict[str, Sequence[Any]]] = {
-    "normalhedge": {"hybrid": (False, True), "discount": (1.0, 0.9, 0.8, 0.7, 0.5)},
+    "normalhedge_discounted": {"discount": (0.9, 0.8, 0.7, 0.5)},
     "ucb1": {"c": (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)},
     "ucb1_sliding": {"c": (0.02, 0.05, 0.1, 0.2, 0.5), "window": (20, 50)},
     "ucb1_discounted": {"c": (0.02, 0.05, 0.1, 0.2, 0.5), "discount": (0.9, 0.98)},
     "ucbspec": {"scale": (0.01, 0.03, 0.1, 0.3, 1.0)},
     "exp3spec": {"scale": (0.3, 1.0, 2.0, 5.0, 10.0)},
     "thompson": {"decay": (1.0, 0.98, 0.9)},
+    "thompson_sliding": {"window": (20, 50, 100)},
     "metasd_ucb": {"beta": (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)},
     "metasd_exp3": {"scale": (0.3, 1.0, 2.0, 5.0, 10.0)},
     "metasd_halving": {"budget": (8, 16, 32)},
@@ -185,9 +186,9 @@ def play_selector(
     advice: distribution of a router for the prompt, [N].  distributions: the selector's distribution of each cycle is
     appended to it, [N].
     """
-    if selector.needs.divergence and counterfactual.outcomes[0].divergence is None:
+    if selector.needs.coverage and counterfactual.outcomes[0].coverage is None:
         raise DrafterforgeError(
-            f"{selector.name} needs counterfactuals with divergences; record them with divergences=True"
+            f"{selector.name} needs counterfactuals with coverages; record them with coverages=True"
         )
     cycles = 0
 
@@ -197,7 +198,7 @@ def play_selector(
             distributions.append(choice.probs)
         return choice.drafter
 
-    def after(cycle: PlayedCycle, divergence: float | None) -> None:
+    def after(cycle: PlayedCycle, coverage: float | None) -> None:
         nonlocal cycles
         cycles += 1
         first = cycle.position + 1
@@ -208,7 +209,7 @@ def play_selector(
                 first,
                 cycle.accept_length,
                 cycle.depth,
-                divergence=divergence if selector.needs.divergence else None,
+                coverage=coverage if selector.needs.coverage else None,
                 evaluation=Evaluation(first, accepted, accepted) if selector.needs.evaluation else None,
             )
         )

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drafterforge.replay.trace import Traces
+from drafterforge.replay.trace import Traces, drafted_trees
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.latency import Cycles, LatencyProfile
+
+CHUNK = 8192  # roots priced together, which bounds the memory
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,15 @@ class OutcomeTable:
 def build_table(traces: Traces, grid: ActionGrid, drafter: int, profile: LatencyProfile) -> OutcomeTable:
     """The outcomes of all actions; the last cycle of an answer has no refresh."""
     tokens = traces.accept_lengths(grid, drafter)
-    depths, nodes = traces.drafted(grid)
-    cycles = Cycles(depths, grid.table[None, :, 2], nodes, traces.positions[:, None], tokens.astype(int))
-    seconds = profile.cycle_s(cycles)
+    seconds = np.empty(tokens.shape, dtype=np.float32)
+    for start in range(0, len(tokens), CHUNK):
+        rows = slice(start, start + CHUNK)
+        depths, nodes = drafted_trees(grid.table, traces.levels[rows, None])
+        cycles = Cycles(depths, grid.table[None, :, 2], nodes, traces.positions[rows, None], tokens[rows].astype(int))
+        is_last = tokens[rows] >= traces.ahead[rows, None]
+        seconds[rows] = profile.cycle_s(cycles) - np.where(is_last, profile.step_s("refresh", cycles), 0.0)
     answer_of = traces.answer_of
-    is_last = tokens >= traces.ahead[:, None]
-    seconds = seconds - np.where(is_last, profile.step_s("refresh", cycles), 0.0)
-    return OutcomeTable(
-        grid, tokens, seconds.astype(np.float32), traces.starts, answer_of, traces.starts[answer_of + 1]
-    )
+    return OutcomeTable(grid, tokens, seconds, traces.starts, answer_of, traces.starts[answer_of + 1])
 
 
 @dataclass(frozen=True)

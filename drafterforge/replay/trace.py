@@ -27,7 +27,7 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.replay.counterfactual import CycleOutcomes
 from drafterforge.schedulers.actions import ActionGrid
-from drafterforge.schedulers.observation import text_state
+from drafterforge.schedulers.observation import CHILDREN, pool_size, text_state
 
 PER_ROOT = ("features", "margins", "ranks", "scores", "children", "log_q")
 BY_DRAFTER = ("ranks", "scores", "children", "log_q")
@@ -56,8 +56,8 @@ class Trace:
     log_q: np.ndarray  # [N, R] float32, of the token after the root; -inf outside the drafter's vocabulary
     # for selectors; not stored
     accepted: np.ndarray | None = None  # [M, T] whether the token is among the proposals of each drafter of the pool
-    outcomes: CycleOutcomes | None = None  # [M, R] of drafters with one tree, divergences summed over levels
-    branches: BranchTrace | None = None  # if divergences were recorded
+    outcomes: CycleOutcomes | None = None  # [M, R] of drafters with one tree, coverages summed over levels
+    branches: BranchTrace | None = None  # if coverages were recorded
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,13 @@ class TraceSpec:
     top_ks: tuple[int, ...]
     depth: int
     score_top_k: int  # width of the trees whose candidates `scores` holds
+
+    def bytes_per_root(self, hidden_size: int) -> int:
+        """Bytes of a root on disk.  hidden_size: of the target."""
+        ranks = 2 * len(self.top_ks) * self.depth * (self.depth + 1) // 2
+        scores, children = 2 * pool_size(self.score_top_k, self.depth), 2 * CHILDREN
+        features, margin, log_q = 2 * 3 * hidden_size, 4, 4
+        return features + margin + len(self.drafters) * (ranks + scores + children + log_q)
 
     def as_dict(self) -> dict[str, Any]:
         """The entry `recorded` in the manifest of a traces artifact."""
@@ -141,7 +148,7 @@ class Traces:
             if num_tokens > 1:
                 width = ranks[:, self.spec.top_ks.index(top_k)]
                 lengths[:, action] = accept_lengths(width, np.minimum(depth, self.levels), num_tokens)
-        return np.minimum(lengths, self.ahead[:, None].clip(max=255)).astype(np.uint8)
+        return np.minimum(lengths, self.ahead[:, None].clip(max=255).astype(np.uint8))
 
     def with_texts(self, embedding: Tensor) -> Traces:
         """The traces with the text state before each root, see `text_state`; embedding: of the target, [V, H]."""
@@ -152,9 +159,12 @@ class Traces:
         return replace(self, rows={**self.rows, "texts": torch.stack(states).cpu().numpy()})
 
     def select(self, answers: Sequence[int]) -> Traces:
-        """The traces of some answers."""
+        """The traces of some answers; of answers in a row, their arrays are views."""
         answers = list(answers)
-        rows = np.concatenate([np.arange(self.starts[p], self.starts[p + 1]) for p in answers] or [np.arange(0)])
+        if answers and answers == list(range(answers[0], answers[-1] + 1)):
+            rows: slice | np.ndarray = slice(self.starts[answers[0]], self.starts[answers[-1] + 1])
+        else:
+            rows = np.concatenate([np.arange(self.starts[p], self.starts[p + 1]) for p in answers] or [np.arange(0)])
         return replace(
             self,
             tokens=[self.tokens[p] for p in answers],
@@ -234,14 +244,15 @@ def save_shard(path: Path, traces: Traces) -> None:
 
 def load_shards(folder: Path, spec: TraceSpec) -> Traces:
     """Read and concatenate all shards of a folder."""
-    parts = []
+    parts, shards = [], []
     for path in sorted(folder.glob("shard-*.safetensors")):
         arrays = load_file(path)
         words = json.loads(path.with_suffix(".json").read_bytes())
         cuts = np.cumsum(arrays.pop("lengths"))[:-1]
         tokens = np.split(arrays.pop("tokens"), cuts)
         begins, limits = arrays.pop("begins"), arrays.pop("limits")
-        parts.append(Traces(spec, tokens, begins, limits, words["domains"], words["splits"], arrays))
+        parts.append(Traces(spec, tokens, begins, limits, words["domains"], words["splits"], {}))
+        shards.append(arrays)
     if not parts:
         raise ArtifactError(f"{folder} holds no traces; type overwrite=true to record them anew")
     return Traces(
@@ -251,7 +262,8 @@ def load_shards(folder: Path, spec: TraceSpec) -> Traces:
         np.concatenate([part.limits for part in parts]),
         [domain for part in parts for domain in part.domains],
         [split for part in parts for split in part.splits],
-        {key: np.concatenate([part.rows[key] for part in parts], axis=int(key in BY_DRAFTER)) for key in PER_ROOT},
+        # a shard's array is dropped once it is copied, as all of them may fill the memory
+        {key: np.concatenate([rows.pop(key) for rows in shards], axis=int(key in BY_DRAFTER)) for key in PER_ROOT},
     )
 
 

@@ -17,6 +17,7 @@ from drafterforge.config.progress import table_console
 from drafterforge.errors import CheckFailedError
 from drafterforge.evaluation.measurements import FILE as CYCLES
 from drafterforge.evaluation.measurements import Measurement, save_measurements
+from drafterforge.reporting.code_state import code_state
 from drafterforge.reporting.compare import compare_reports, print_comparison
 from drafterforge.reporting.markdown import render_markdown
 from drafterforge.reporting.page import render_page
@@ -89,7 +90,7 @@ def write_report(
         seed=seed,
         suite=suite,
         curves=curves,
-    )
+    ) | {"code": code_state(), "parents": [parent.as_parent() for parent in parents]}
     path = artifact_dir(runs_dir, target.name, "reports", name)
     checked = {"target": target.name, "target_fingerprint": target.fingerprint, "config": config}
     with write_artifact(path, kind="reports", name=name, **checked, parents=parents, replace=True) as folder:

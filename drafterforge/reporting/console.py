@@ -279,11 +279,20 @@ def print_replayed_schedules(rows: Sequence[dict[str, Any]], device: str) -> Non
     table_console().print(table)
 
 
+def format_gain(ratio: float, bounds: Sequence[float] | None) -> str:
+    """A ratio of speeds as a gain in percent, with its 95 % interval."""
+    text = f"{100 * (ratio - 1):+.1f} %"
+    return text if bounds is None else f"{text} ({' .. '.join(f'{100 * (bound - 1):+.1f}' for bound in bounds)})"
+
+
 def print_live_schedules(rows: Sequence[dict[str, Any]]) -> None:
     """Print schedules that were decoded live."""
     if not rows:
         return
-    legend = "p: one-sided test of being faster than the best static tree; policy: its share of the time of a cycle"
+    legend = (
+        "over best static: with a 95 % interval; p: one-sided test of being faster than it; policy: its share of the "
+        "time of a cycle"
+    )
     table = titled("live, one request at a time", f"{LEGEND}; {TREE_LEGEND}; {legend}")
     for heading in ("method", "MAT", "tokens/s", "speed-up", "95 %", "over best static", "p", "policy", "mismatches"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
@@ -295,7 +304,7 @@ def print_live_schedules(rows: Sequence[dict[str, Any]]) -> None:
             f"{row['tokens_per_s']:.1f}",
             f"{row['speedup']:.2f}x",
             format_interval(row),
-            f"{100 * (row['over_best_static'] - 1):+.1f} %",
+            format_gain(row["over_best_static"], row.get("over_best_static_ci95")),
             "" if p is None else f"{p:.1g}",
             f"{100 * row['policy_share']:.2f} %",
             str(row["mismatches"]),

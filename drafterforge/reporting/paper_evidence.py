@@ -1,28 +1,31 @@
-"""Collects the rows of reports that the papers' tables need: greedy decoding, one request at a time."""
+"""Collects the rows of reports that the papers' tables need: one request at a time, selectors untuned."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from drafterforge.data.questions import SPEC_BENCH
 from drafterforge.errors import ArtifactError
+from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.reader import count, curves_of, is_live, mapping, number, records, rows_of, text
 
-STATIC, NONE = "static", "none"
+STATIC, NONE, STREAM = "static", "none", "mixed"
 GENERALIST = "general"
 EXPERT = "the domain's expert"  # method name in reports: a drafter for each request
 BEST_STATIC = "best static tree"  # prefix of a method name in reports
-FIGURES = ("mat", "tokens_per_s", "speedup", "accept_rate")
+FIGURES = ("mat", "tokens_per_s", "speedup", "accept_rate", "regret_cycles")
+NO_DRAFTING, FORESIGHT = "no drafting", "perfect foresight"  # names in `curves.replayed`
+UNKNOWN = "not stated"
 POOL_SIZE = "pool size"  # axis of `curves.scaling`
 Report = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """Figures of a method on a domain."""
+    """Figures of a method on a domain; a stream has the domain `all`, or `ood` if its prompts are rephrased."""
 
     method: str
     selector: str  # none: plain decoding or another program
@@ -35,6 +38,18 @@ class MeasuredRow:
     live: bool
     report: int  # index of its report
     figures: dict[str, float]
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A figure that is no row of a report, such as one point of a curve."""
+
+    value: float
+    live: bool
+    report: int  # index of its report
+    selector: str = STATIC
+    schedule: str = STATIC
 
 
 @dataclass(frozen=True)
@@ -46,9 +61,14 @@ class Evidence:
     generalist: str  # name of the drafter trained on all domains
     rows: list[MeasuredRow]
     pool: list[str]  # drafters among which selectors choose
-    actions: dict[str, float]  # schedule -> number of different trees
-    scaling: dict[tuple[str, int], tuple[float, bool]]  # selector, number of drafters -> MAT, whether it was replayed
-    left_out: int  # number of rows that were sampled or decoded in batches
+    actions: dict[str, Point]  # schedule -> number of different trees
+    scaling: dict[tuple[str, int], Point]  # selector, number of drafters -> MAT
+    router: dict[str, Point]  # wording of the prompts -> accuracy
+    priced: dict[tuple[str, str], Point]  # device of a latency profile, schedule -> speed over no drafting
+    left_out: int  # number of rows that were decoded in batches
+    tuned: int = 0  # number of replayed rows with other constants than the papers'
+    codes: list[Mapping[str, Any]] = field(default_factory=list)  # of each report; see `code_state`
+    parents: list[Any] = field(default_factory=list)  # artifacts behind each report
 
     @property
     def domains(self) -> set[str]:
@@ -58,57 +78,92 @@ class Evidence:
 
 def gather(reports: Sequence[Report], generalist: str = GENERALIST) -> Evidence:
     """Collect all rows of the reports; ArtifactError if they are of several targets, devices or dtypes."""
-    about = list(dict.fromkeys(_about(report) for report in reports))
-    if len(about) != 1:
+    about = list(dict.fromkeys(parts for report in reports if UNKNOWN not in (parts := _about(report))))
+    about = about or [_about(reports[0])]
+    timed = list(dict.fromkeys(_device(report) for report in reports if any(map(is_live, rows_of(report)))))
+    if len(about) != 1 or len(timed) > 1:
         raise ArtifactError(
-            f"the reports are of {' and of '.join(about)}; give reports of one target, device and dtype"
+            f"the reports are of {' and of '.join(timed if len(about) == 1 else map(', '.join, about))}; "
+            "give reports of one target and dtype, timed on one device"
         )
     all_rows = [row for report in reports for row in rows_of(report)]
     rows: list[MeasuredRow] = []
     for index, report in enumerate(reports):
-        measured = [_measured(row, index) for row in rows_of(report) if _is_plain(row) and not row.get("axis")]
+        plain = [row for row in rows_of(report) if _is_plain(row) and not _is_tuned(row) and not row.get("axis")]
+        measured = [_measured(row, index, text(report.get("suite"))) for row in plain]
         rows += measured + _spec_bench(measured) + _by_domain(report, index)
     pools = [[text(name) for name in names] for row in all_rows if isinstance(names := row.get("drafters"), list)]
+    target, dtype = about[0]
+    device = (timed or [_device(report) for report in reports])[0]
     return Evidence(
-        about=about[0],
+        about=", ".join((target, device, dtype)),
         reports=len(reports),
         generalist=generalist,
         rows=rows,
         pool=max(pools, key=len, default=[]),
         actions=_actions(reports),
         scaling=_scaling(reports),
+        router=_router(reports),
+        priced=_priced(reports),
         left_out=len(all_rows) - sum(_is_plain(row) for row in all_rows),
+        tuned=sum(map(_is_tuned, all_rows)),
+        codes=[mapping(report.get("code")) for report in reports],
+        parents=[report.get("parents") for report in reports],
     )
 
 
-def _about(report: Report) -> str:
+def _about(report: Report) -> tuple[str, str]:
     target = mapping(report.get("target")).get("name", report.get("target"))
-    parts = [text(value) for value in (target, report.get("device"), report.get("dtype"))]
-    return ", ".join(value or "not stated" for value in parts)
+    return text(target) or UNKNOWN, text(report.get("dtype")) or UNKNOWN
+
+
+def _device(report: Report) -> str:
+    return text(report.get("device")) or UNKNOWN
 
 
 def _is_plain(row: Mapping[str, Any]) -> bool:
-    """Whether the row was decoded greedily, one request at a time; replayed rows were."""
-    return not number(row.get("temperature")) and number(row.get("batch_size")) in (None, 1)
+    """Whether the row was decoded one request at a time; replayed rows were."""
+    return number(row.get("batch_size")) in (None, 1)
 
 
-def _measured(row: Mapping[str, Any], report: int) -> MeasuredRow:
+def _is_tuned(row: Mapping[str, Any]) -> bool:
+    """Whether the selector's constants were tuned, so that it is not the paper's."""
+    chooses = text(row.get("selector")) not in (NONE, STATIC, "oracle", "router")
+    return chooses and bool(mapping(row.get("options"))) and not is_live(row)
+
+
+def _measured(row: Mapping[str, Any], report: int, suite: str) -> MeasuredRow:
     method, selector = text(row.get("method")), text(row.get("selector")) or NONE
     schedule = schedule_of(method, text(row.get("scheduler")))
-    figures = {key: number(row.get(key)) for key in FIGURES}
+    figures = {key: number(row.get(key)) for key in FIGURES} | _step_figures(row)
+    domain = text(row.get("domain"))
     return MeasuredRow(
         method=method,
         selector=selector,
         schedule=schedule,
         drafter=_alone(method, selector, row.get("drafters")),
-        domain=text(row.get("domain")),
+        domain="ood" if suite == "ood" else ALL if domain == STREAM else domain,
         prompts=count(row.get("num_prompts")),
         tokens=count(row.get("num_tokens")),
         cycles=count(row.get("num_cycles")),
         live=is_live(row),
         report=report,
         figures={key: value for key, value in figures.items() if value is not None},
+        temperature=number(row.get("temperature")) or 0.0,
     )
+
+
+def _step_figures(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Milliseconds of steps a cycle, and shares of the time, in percent."""
+    steps = {key: number(value) or 0.0 for key, value in mapping(row.get("time_s")).items()}
+    cycles, total = count(row.get("num_cycles")), steps.get("total")
+    if not cycles or not total or not steps.get("verify"):
+        return {}
+    overhead = sum(steps.get(key, 0.0) for key in ("draft", "select", "schedule", "host"))
+    figures = {f"{key}_ms": 1000 * steps.get(key, 0.0) / cycles for key in ("verify", "draft", "select")}
+    figures["schedule_of_total"] = 100 * steps.get("schedule", 0.0) / total
+    shares = {f"{key}_of_overhead": steps.get(key, 0.0) for key in ("draft", "schedule", "host")}
+    return figures | {key: 100 * value / overhead if overhead else None for key, value in shares.items()}
 
 
 def schedule_of(method: str, scheduler: str = "") -> str:
@@ -145,8 +200,9 @@ def _by_domain(report: Report, report_index: int) -> list[MeasuredRow]:
 def _spec_bench(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
     """Rows of Spec-Bench in total, for methods that decoded all of its groups."""
     totals = []
-    for method, live in dict.fromkeys((row.method, row.live) for row in rows):
-        groups = {row.domain: row for row in rows if (row.method, row.live) == (method, live) and row.cycles}
+    for method, live, temperature in dict.fromkeys((row.method, row.live, row.temperature) for row in rows):
+        alike = [row for row in rows if (row.method, row.live, row.temperature) == (method, live, temperature)]
+        groups = {row.domain: row for row in alike if row.cycles}
         parts = [groups[name] for group in SPEC_BENCH if (name := f"spec_bench/{group}") in groups]
         if len(parts) < len(SPEC_BENCH):
             continue
@@ -156,29 +212,63 @@ def _spec_bench(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
             figures["mat"] = sum(part.figures["mat"] * part.cycles for part in parts) / cycles
         if all(part.figures.get("tokens_per_s") for part in parts):
             figures["tokens_per_s"] = tokens / sum(part.tokens / part.figures["tokens_per_s"] for part in parts)
-        names = (method, first.selector, first.schedule, first.drafter, "spec_bench")
-        totals.append(
-            MeasuredRow(*names, sum(part.prompts for part in parts), tokens, cycles, live, first.report, figures)
-        )
+        prompts = sum(part.prompts for part in parts)
+        total = replace(first, domain="spec_bench", prompts=prompts, tokens=tokens, cycles=cycles, figures=figures)
+        totals.append(total)
     return totals
 
 
-def _actions(reports: Sequence[Report]) -> dict[str, float]:
-    replayed = [row for report in reports for row in records(curves_of(report).get("replayed"))]
-    counts = {schedule_of(text(row.get("name"))): number(row.get("actions")) for row in reversed(replayed)}
-    return {name: value for name, value in counts.items() if value is not None}
+def _actions(reports: Sequence[Report]) -> dict[str, Point]:
+    """The number of different trees of each policy, from the first report that has it."""
+    actions: dict[str, Point] = {}
+    for index, report in enumerate(reports):
+        for row in records(curves_of(report).get("replayed")):
+            schedule, value = schedule_of(text(row.get("name"))), number(row.get("actions"))
+            if value is not None:
+                actions.setdefault(schedule, Point(value, live=False, report=index, schedule=schedule))
+    return actions
 
 
-def _scaling(reports: Sequence[Report]) -> dict[tuple[str, int], tuple[float, bool]]:
+def _scaling(reports: Sequence[Report]) -> dict[tuple[str, int], Point]:
     """MAT by selector and pool size.  Replayed figures come first, because they average over pools of one size."""
-    points = [row for report in reports for row in rows_of(report) if row.get("axis") == POOL_SIZE and _is_plain(row)]
-    points += [
-        point for report in reports for point in records(mapping(curves_of(report).get("scaling")).get(POOL_SIZE))
-    ]
-    points.sort(key=lambda point: " over the pool" in text(point.get("method")))
-    scaling: dict[tuple[str, int], tuple[float, bool]] = {}
-    for point in points:
-        mat, (selector, live, _) = number(point.get("mat")), text(point.get("method")).partition(" over the pool")
-        if mat is not None and count(point.get("at")):
-            scaling.setdefault((selector, count(point.get("at"))), (mat, not (live or is_live(point))))
+    points = []
+    for index, report in enumerate(reports):
+        rows = [row for row in rows_of(report) if row.get("axis") == POOL_SIZE and _is_plain(row)]
+        rows += records(mapping(curves_of(report).get("scaling")).get(POOL_SIZE))
+        points += [(index, row) for row in rows if not _is_tuned(row)]
+    points.sort(key=lambda point: " over the pool" in text(point[1].get("method")))
+    scaling: dict[tuple[str, int], Point] = {}
+    for index, row in points:
+        mat, (selector, pool, _) = number(row.get("mat")), text(row.get("method")).partition(" over the pool")
+        if mat is not None and count(row.get("at")):
+            point = Point(mat, live=bool(pool) or is_live(row), report=index, selector=selector)
+            scaling.setdefault((selector, count(row.get("at"))), point)
     return scaling
+
+
+def _router(reports: Sequence[Report]) -> dict[str, Point]:
+    """The share of prompts that the router sends to the right drafter, in percent, by their wording."""
+    accuracy: dict[str, Point] = {}
+    for index, report in enumerate(reports):
+        for row in rows_of(report):
+            if (value := number(row.get("accuracy"))) is not None:
+                point = Point(100 * value, live=False, report=index, selector="router")
+                accuracy.setdefault(text(row.get("prompts")), point)
+    return accuracy
+
+
+def _priced(reports: Sequence[Report]) -> dict[tuple[str, str], Point]:
+    """Replayed tokens/s over those without a drafter, by the device whose seconds they are in, and by schedule."""
+    speeds: dict[tuple[str, str], Point] = {}
+    for index, report in enumerate(reports):
+        device, suffix = (text(curves_of(report).get(key)) for key in ("profile", "priced_by"))
+        rows = records(curves_of(report).get("replayed"))
+        rates = {text(row.get("name")): number(row.get("tokens_per_s")) for row in rows}
+        plain = rates.get(NO_DRAFTING)
+        for name, rate in rates.items():
+            if plain and rate and name != NO_DRAFTING:
+                schedule = name if name.startswith(FORESIGHT) else schedule_of(name)
+                schedule = schedule.removesuffix(f"-{suffix}")  # policies are named after the device too
+                point = Point(rate / plain, live=False, report=index, schedule=schedule)
+                speeds.setdefault((device, schedule), point)
+    return speeds

@@ -1,11 +1,13 @@
-"""Forms of the papers' tables: their methods and benchmarks, our matching rows, and the commands that measure them."""
+"""Forms of the papers' tables: their methods and benchmarks, our matching rows, and the steps that measure them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from drafterforge.config.data import POOL_DOMAINS
-from drafterforge.reporting.paper_evidence import BEST_STATIC, EXPERT, NONE, STATIC
+from drafterforge.evaluation.rows import ALL
+from drafterforge.reporting.paper_evidence import BEST_STATIC, EXPERT, FORESIGHT, NONE, STATIC
+from drafterforge.reporting.paper_steps import commands_of
 
 FIGURES = {  # key -> heading, form, unit
     "mat": ("MAT", ".2f", ""),
@@ -14,10 +16,20 @@ FIGURES = {  # key -> heading, form, unit
     "accept_rate": ("block efficiency", ".3f", ""),
     "over_static": ("over the default tree", ".3f", "x"),
     "actions": ("trees used", ".0f", ""),
+    "regret_cycles": ("regret in cycles a request", ".2f", ""),
+    "verify_ms": ("ms a cycle, target", ".2f", ""),
+    "draft_ms": ("ms a cycle, drafters", ".2f", ""),
+    "select_ms": ("ms a cycle, selector", ".2f", ""),
+    "draft_of_overhead": ("% of the overhead, drafting", ".1f", ""),
+    "host_of_overhead": ("% of the overhead, trees", ".1f", ""),
+    "schedule_of_overhead": ("% of the overhead, policy", ".2f", ""),
+    "schedule_of_total": ("% of the time, policy", ".2f", ""),
+    "accuracy": ("% sent to the right drafter", ".0f", ""),
+    "faster_tasks": ("tasks faster than the default tree", ".0f", ""),
+    "priced": ("replayed tokens/s over no drafting", ".2f", "x"),
 }
 GENERALIST_ALONE, BEST_ALONE = "the generalist", "the best drafter"  # roles of a drafter that drafts alone
-HEDGE, BANDITS = ("normalhedge", "hedgespec"), ("ucbspec", "exp3spec")
-METASD = ("metasd_ucb", "metasd_exp3", "metasd_halving", "ucb1", "ucb1_sliding", "ucb1_discounted")
+NOT_IN_POOL = "not in the pool"  # a drafter of a paper that this pool has none like
 
 
 @dataclass(frozen=True)
@@ -41,8 +53,14 @@ class Form:
     columns: dict[str, tuple[str, ...]]  # heading -> domains of our rows; the first measured one counts
     figures: tuple[str, ...]
     lines: tuple[Line, ...]
-    commands: tuple[str, ...]  # that measure it
+    steps: tuple[str, ...]  # that measure it, see `paper_steps`
     live: bool = False  # whether live MAT is preferred over replayed MAT, as policies have only live rows
+    temperature: float = 0.0  # of the rows that count
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that measure it."""
+        return commands_of(self.steps)
 
 
 def _own_columns(*names: str) -> dict[str, tuple[str, ...]]:
@@ -54,7 +72,14 @@ DEFAULT = Line("EAGLE-3 (default tree)", drafter=GENERALIST_ALONE)
 BEST_TREE = Line("EAGLE-3 (best static tree)", drafter=GENERALIST_ALONE, schedule=BEST_STATIC)
 RETRIEVAL = Line("retrieval (as PLD)", drafter="retrieval")
 HINDSIGHT = Line("best in hindsight", "oracle", figures=("mat",))
+UCBSPEC, EXP3SPEC = Line("UCBSpec", "ucbspec"), Line("EXP3Spec", "exp3spec")
+HEDGESPEC = (
+    Line("HedgeSpec (paper)", "hedgespec-paper"),
+    Line("NormalHedge, best choice", "normalhedge"),
+    Line("HedgeSpec (ours)", "hedgespec"),
+)
 DOMAINS = _own_columns(*POOL_DOMAINS)
+EVERYTHING = {"all domains": (ALL,)}
 RESPS_COLUMNS = {
     "MT-bench": ("mt_bench",),
     "HumanEval": ("humaneval",),
@@ -63,22 +88,15 @@ RESPS_COLUMNS = {
     "CNN/DM": ("cnn_dm",),
 }
 LTD_COLUMNS = {"MT-bench": ("mt_bench",), "GSM8K": ("gsm8k",), "Alpaca": ("alpaca",), "QA": ("qa",)}
-TRAIN = "drafterforge train-policy"
+PROMPTS = {"as written": ("as written",), "two answers": ("two_answers",), "role": ("role",), "language": ("language",)}
+INTERVALS = {f"N = {count}": (str(count),) for count in (1, 10, 20, 30, 50)}
 
 
-def _timed(suite: str, *methods: str) -> str:
-    questions = " suite.questions=FOLDER" if suite == "papers" else ""
-    return f'drafterforge eval suite={suite}{questions} "suite.methods=[{",".join(methods)}]"'
+def _policy(name: str, schedule: str, **more: tuple[str, ...]) -> Line:
+    return Line(name, drafter=GENERALIST_ALONE, schedule=schedule, **more)
 
 
-def _policies(*names: str) -> str:
-    return _timed("papers", "generalist", *(f"generalist/{name}" for name in names))
-
-
-def _policy(name: str, schedule: str) -> Line:
-    return Line(name, drafter=GENERALIST_ALONE, schedule=schedule)
-
-
+RESPS = _policy("Re-SpS: standard PPO", "resps")
 FORMS = (
     Form(
         "hedgespec",
@@ -86,16 +104,8 @@ FORMS = (
         "The paper's domains are Python, Math, Biology, Chemistry, MedicalQA, CNN/DM and SQL.",
         DOMAINS,
         ("mat", "tokens_per_s"),
-        (
-            ALONE,
-            Line("the domain's expert", drafter=EXPERT),
-            Line("UCBSpec", "ucbspec"),
-            Line("EXP3Spec", "exp3spec"),
-            Line("HedgeSpec (NormalHedge)", "normalhedge"),
-            Line("HedgeSpec (ours)", "hedgespec"),
-            HINDSIGHT,
-        ),
-        (_timed("domains", "generalist", "expert", *BANDITS, *HEDGE),),
+        (ALONE, Line("the domain's expert", drafter=EXPERT), UCBSPEC, EXP3SPEC, *HEDGESPEC, HINDSIGHT),
+        ("domains", "domains-timed"),
     ),
     Form(
         "drafters",
@@ -104,7 +114,7 @@ FORMS = (
         DOMAINS,
         ("mat",),
         (),  # filled with the drafters of the pool
-        ("drafterforge eval suite=domains",),
+        ("domains",),
     ),
     Form(
         "scaling",
@@ -112,13 +122,45 @@ FORMS = (
         "MAT against the number of drafters in the pool.",
         {},  # filled with the measured sizes
         ("mat",),
-        (
-            Line("HedgeSpec (NormalHedge)", "normalhedge"),
-            Line("HedgeSpec (ours)", "hedgespec"),
-            Line("UCBSpec", "ucbspec"),
-            Line("EXP3Spec", "exp3spec"),
-        ),
-        (f'drafterforge eval suite=scaling "suite.selectors=[{",".join((*HEDGE, *BANDITS))}]"',),
+        (*HEDGESPEC, UCBSPEC, EXP3SPEC),
+        ("domains",),
+    ),
+    Form(
+        "regret",
+        "HedgeSpec: regret",
+        "Cycles above those of the best drafter of each request in hindsight, mean over requests.",
+        EVERYTHING,
+        ("regret_cycles",),
+        (ALONE, UCBSPEC, EXP3SPEC, *HEDGESPEC),
+        ("domains",),
+    ),
+    Form(
+        "hedgespec_cost",
+        "HedgeSpec: cost of a cycle",
+        "Ours are milliseconds a cycle: all levels that are drafted, and the drafters that are evaluated. "
+        "The paper's are of a single pass.",
+        EVERYTHING,
+        ("verify_ms", "draft_ms", "select_ms"),
+        (Line("generalist alone", drafter=GENERALIST_ALONE, figures=("verify_ms", "draft_ms")), *HEDGESPEC),
+        ("domains-timed",),
+    ),
+    Form(
+        "router",
+        "HedgeSpec: accuracy of an offline router on rephrased prompts",
+        "The paper's router reads the prompt's text with BERT; ours reads the target's features.",
+        PROMPTS,
+        ("accuracy",),
+        (Line("offline router", "router"),),
+        ("router",),
+    ),
+    Form(
+        "ood",
+        "HedgeSpec: a router and online selection on rephrased prompts",
+        "A stream of requests in wordings that the router was not trained on.",
+        {"rephrased": ("ood",)},
+        ("mat",),
+        (ALONE, Line("offline router", "router"), UCBSPEC, EXP3SPEC, *HEDGESPEC, HINDSIGHT),
+        ("router",),
     ),
     Form(
         "metasd",
@@ -145,22 +187,24 @@ FORMS = (
             Line("UCB1, discounted", "ucb1_discounted"),
             RETRIEVAL,
         ),
-        (_timed("papers", "generalist", "retrieval", *METASD),),
+        ("benchmarks", "benchmarks-timed"),
     ),
     Form(
         "banditspec",
         "BanditSpec: drafter selection, by benchmark",
         "Spec-Bench is the total of its six groups, if all were measured.",
-        {"Spec-Bench": ("spec_bench",), "Alpaca": ("alpaca",)},
+        {"Spec-Bench": ("spec_bench",), "Alpaca": ("alpaca",), **_own_columns("CodeEditor", "DebugBench")},
         ("mat", "tokens_per_s"),
         (
             Line("autoregressive", NONE, "autoregressive", NONE),
             RETRIEVAL,
+            Line("REST", drafter=NOT_IN_POOL),
+            Line("datastore (as suffix tree)", drafter="store"),
             ALONE,
-            Line("EXP3Spec", "exp3spec"),
-            Line("UCBSpec", "ucbspec"),
+            EXP3SPEC,
+            UCBSPEC,
         ),
-        (_timed("papers", "generalist", "retrieval", *BANDITS),),
+        ("benchmarks", "benchmarks-timed"),
     ),
     Form(
         "resps",
@@ -171,16 +215,11 @@ FORMS = (
         (
             DEFAULT,
             BEST_TREE,
-            _policy("Re-SpS: standard PPO", "resps"),
+            RESPS,
             _policy("Re-SpS: max-entropy PPO", "resps-maxent"),
             _policy("planner (ours)", "planner"),
         ),
-        (
-            f"{TRAIN} policy=resps",
-            f"{TRAIN} policy=resps-maxent name=resps-maxent",
-            f"{TRAIN} policy=planner",
-            _policies("resps", "resps-maxent", "planner"),
-        ),
+        ("resps",),
         live=True,
     ),
     Form(
@@ -195,11 +234,37 @@ FORMS = (
             _policy("max-entropy PPO, text", "resps-maxent-text"),
             _policy("max-entropy PPO, features", "resps-maxent"),
         ),
-        (
-            f"{TRAIN} policy=resps-text name=resps-text",
-            f'{TRAIN} policy=resps-maxent "policy.parts=[text]" name=resps-maxent-text',
-            _policies("resps-text", "resps", "resps-maxent-text", "resps-maxent"),
-        ),
+        ("resps", "resps-ablation"),
+        live=True,
+    ),
+    Form(
+        "resps_acceptance",
+        "Re-SpS: acceptance",
+        "Share of drafted levels that were accepted, and MAT. The paper's acceptance length counts otherwise than MAT.",
+        RESPS_COLUMNS,
+        ("accept_rate", "mat"),
+        (DEFAULT, RESPS),
+        ("resps",),
+        live=True,
+    ),
+    Form(
+        "resps_overhead",
+        "Re-SpS: overhead",
+        "Shares of all time that is neither prefill nor verification.",
+        {"MT-bench": ("mt_bench",)},
+        ("draft_of_overhead", "host_of_overhead", "schedule_of_overhead"),
+        (RESPS,),
+        ("resps",),
+        live=True,
+    ),
+    Form(
+        "resps_caching",
+        "Re-SpS: cycles for which a tree is held",
+        "Figure 3 of the paper: speed against the length N of the interval.",
+        INTERVALS,
+        ("over_static",),
+        (RESPS,),
+        ("resps",),
         live=True,
     ),
     Form(
@@ -210,8 +275,19 @@ FORMS = (
         LTD_COLUMNS,
         ("speedup", "mat"),
         (DEFAULT, BEST_TREE, _policy("LTD", "ltd")),
-        (f"{TRAIN} policy=ltd", _policies("ltd")),
+        ("ltd",),
         live=True,
+    ),
+    Form(
+        "ltd_sampled",
+        "LTD: at temperature 1",
+        "As the table above, sampled.",
+        LTD_COLUMNS,
+        ("speedup", "mat"),
+        (DEFAULT, BEST_TREE, _policy("LTD", "ltd")),
+        (),
+        live=True,
+        temperature=1.0,
     ),
     Form(
         "ltd_ablation",
@@ -226,10 +302,7 @@ FORMS = (
             _policy("both, each trained alone", "ltd-independent"),
             _policy("LTD", "ltd"),
         ),
-        (
-            *(f"{TRAIN} policy=ltd policy.decides={part} name=ltd-{part}" for part in ("size", "depth", "independent")),
-            _policies("ltd-size", "ltd-depth", "ltd-independent", "ltd"),
-        ),
+        ("ltd", "ltd-ablation"),
         live=True,
     ),
     Form(
@@ -243,11 +316,46 @@ FORMS = (
             _policy("time", "ltd-size-time"),
             _policy("throughput", "ltd-size"),
         ),
-        (
-            f"{TRAIN} policy=ltd policy.decides=size policy.objective=accept_length name=ltd-size-length",
-            f"{TRAIN} policy=ltd policy.decides=size policy.objective=time name=ltd-size-time",
-            _policies("ltd-size-length", "ltd-size-time", "ltd-size"),
-        ),
+        ("ltd-ablation", "ltd-rewards"),
         live=True,
+    ),
+    Form(
+        "ltd_overhead",
+        "LTD: time of the policies",
+        "",
+        LTD_COLUMNS,
+        ("schedule_of_total",),
+        (_policy("LTD", "ltd"),),
+        ("ltd",),
+        live=True,
+    ),
+    Form(
+        "ltd_mmlu",
+        "LTD: tasks of MMLU",
+        "",
+        _own_columns("MMLU"),
+        ("faster_tasks",),
+        (_policy("LTD", "ltd"),),
+        (),
+        live=True,
+    ),
+    Form(
+        "priced",
+        "Re-SpS and LTD: trees priced by other devices",
+        "Recorded answers of this target, replayed in the seconds of the device in the heading: trees are judged where "
+        "the papers measured them, not on this machine. Policies are trained on the same seconds, "
+        "and the time of their networks is left out.",
+        {},  # filled with the devices
+        ("priced",),
+        (
+            DEFAULT,
+            BEST_TREE,
+            RESPS,
+            _policy("Re-SpS: max-entropy PPO", "resps-maxent"),
+            _policy("LTD", "ltd"),
+            _policy("marginal (ours)", "marginal"),
+            _policy("perfect foresight", FORESIGHT),
+        ),
+        ("other-devices",),
     ),
 )

@@ -1,30 +1,90 @@
 """Tables in the form of the papers: figures of our reports, and the published ones.
 
-A cell without a report stays empty and is counted; a row with an empty cell has no mean.
+A cell without a report has a mark, and the table says for which reason; without a reason it stays empty and is counted.
+A row with such a cell has no mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from drafterforge.reporting.markdown import markdown_table, plain
-from drafterforge.reporting.paper_evidence import GENERALIST, STATIC, Evidence, MeasuredRow, Report, gather
-from drafterforge.reporting.paper_forms import BEST_ALONE, FIGURES, FORMS, GENERALIST_ALONE, RESPS_COLUMNS, Form, Line
+from drafterforge.reporting.paper_claims import CLAIMS, Claim, judge
+from drafterforge.reporting.paper_evidence import (
+    EXPERT,
+    GENERALIST,
+    STATIC,
+    Evidence,
+    MeasuredRow,
+    Point,
+    Report,
+    gather,
+)
+from drafterforge.reporting.paper_forms import (
+    BEST_ALONE,
+    FIGURES,
+    FORMS,
+    GENERALIST_ALONE,
+    INTERVALS,
+    RESPS_COLUMNS,
+    Form,
+    Line,
+)
 from drafterforge.reporting.published import PublishedTable, published
 from drafterforge.reporting.report_table import ReportTable, format_number
 
 MEAN = "mean"
 SIZES = (1, 2, 4, 8)  # pool sizes, if no report has any
 TITLE = "The papers' tables"
+VERDICTS = (
+    "Each claim compares two methods column by column: it holds in all columns, depends, or does not hold in any. "
+    "`python scripts/papers_reports.py STEP` measures it again."
+)
+NEVER = "does not apply"
+NAME = re.compile(r"[^,:]+")  # of a paper, without its title
+RESPS_DOMAINS = tuple(domain for (domain,) in RESPS_COLUMNS.values())
+NOTHING = ReportTable("", [], [])
 WARNING = (
     "Our figures are measured on the target named here. Published figures are of other models on other hardware: "
-    "they show the size of the effects, and their absolute values must not be compared with ours."
+    "they show the size of the effects, and their absolute values must not be compared with ours. "
+    "Seconds are of the device in the title, unless a table names another one."
 )
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why cells have no figure.  The patterns are as of file names."""
+
+    why: str  # such as `does not apply: ...` or `not measured: ...`
+    method: str = "*"
+    figure: str = "*"  # key in `FIGURES`
+    column: str = "*"
+
+    def explains(self, cell: Cell) -> bool:
+        pairs = ((cell.method, self.method), (cell.figure, self.figure), (cell.column, self.column))
+        return all(fnmatchcase(value, pattern) for value, pattern in pairs)
+
+
+Reasons = Mapping[str, Sequence[Reason]]  # by the key of the form
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of our table."""
+
+    method: str
+    figure: str
+    column: str
+    value: float | None = None
+    source: MeasuredRow | Point | None = None
+    reason: str = ""  # why there is no value
 
 
 @dataclass(frozen=True)
@@ -33,47 +93,86 @@ class PaperTable:
 
     form: Form
     ours: ReportTable
-    missing: int  # cells without a figure
-    cells: int  # without means
-    replayed: int  # cells that were replayed, not timed
+    all_cells: list[Cell] = field(default_factory=list)  # without means
+
+    @property
+    def cells(self) -> int:
+        """The number of cells."""
+        return len(self.all_cells)
+
+    @property
+    def missing(self) -> int:
+        """The number of cells without a figure that could have one."""
+        return sum(cell.value is None and not cell.reason.startswith(NEVER) for cell in self.all_cells)
+
+    @property
+    def unexplained(self) -> list[Cell]:
+        """Cells with neither a figure nor a reason."""
+        return [cell for cell in self.all_cells if cell.value is None and not cell.reason]
+
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons of this table, in the order of their marks."""
+        return list(dict.fromkeys(cell.reason for cell in self.all_cells if cell.reason))
 
     @property
     def note(self) -> str:
         """The number of missing cells; the commands follow it."""
+        replayed = sum(cell.source is not None and not cell.source.live for cell in self.all_cells)
         if not self.missing:
-            return f"All {self.cells} cells measured, {self.replayed} of them by exact replay."
-        replayed = f" ({self.replayed} of the others by exact replay)" if self.replayed else ""
-        return f"{self.missing} of {self.cells} cells not measured{replayed}; type:"
+            measured = sum(cell.value is not None for cell in self.all_cells)
+            count = f"All {measured}" if measured == self.cells else f"{measured} of {self.cells}"
+            return f"{count} cells measured, {replayed} of them by exact replay."
+        by_replay = f" ({replayed} of the others by exact replay)" if replayed else ""
+        end = "; type:" if self.form.commands else "."
+        return f"{self.missing} of {self.cells} cells not measured{by_replay}{end}"
+
+    @property
+    def legend(self) -> list[str]:
+        """What the marks mean."""
+        return [f"{mark(index)} {reason}" for index, reason in enumerate(self.reasons)]
 
 
-def paper_tables(reports: Sequence[Report], generalist: str = GENERALIST) -> tuple[Evidence, list[PaperTable]]:
+def mark(index: int) -> str:
+    """The mark of a reason in a cell."""
+    return f"({chr(ord('a') + index)})"
+
+
+def paper_tables(
+    reports: Sequence[Report], generalist: str = GENERALIST, reasons: Reasons | None = None
+) -> tuple[Evidence, list[PaperTable]]:
     """All forms, filled from the reports.  generalist: name of the drafter trained on all domains."""
     evidence = gather(reports, generalist)
-    return evidence, [paper_table(form, evidence) for form in FORMS]
+    return evidence, [paper_table(form, evidence, (reasons or {}).get(form.key, ())) for form in FORMS]
 
 
-def paper_table(form: Form, evidence: Evidence) -> PaperTable:
+def paper_table(form: Form, evidence: Evidence, reasons: Sequence[Reason] = ()) -> PaperTable:
     form = completed(form, evidence)
     columns = {name: _measured_domain(domains, evidence) for name, domains in form.columns.items()}
     headings = [f"{name} ({domain})" if len(form.columns[name]) > 1 else name for name, domain in columns.items()]
-    averaged = len(columns) > 1 and form.key != "scaling"
-    cells, values, replayed = [], [], 0
-    for line in form.lines:
-        for figure in line.figures or form.figures:
-            row = [_cell(evidence, form, line, figure, domain) for domain in columns.values()]
-            figures = [None if cell is None else cell[0] for cell in row]
-            replayed += sum(cell is not None and cell[1] for cell in row)
-            values += figures
-            means = [_mean(figures)] if averaged else []
-            name, *style = FIGURES[figure]
-            cells.append([line.name, name, *(format_number(value, *style) for value in figures + means)])
+    averaged = len(columns) > 1 and form.key not in ("scaling", "router", "resps_caching", "priced")
+    rows = [
+        [_cell(evidence, form, line, figure, *column, reasons) for column in columns.items()]
+        for line in form.lines
+        for figure in line.figures or form.figures
+    ]
+    cells = [cell for row in rows for cell in row]
+    marks = {reason: mark(index) for index, reason in enumerate(PaperTable(form, NOTHING, cells).reasons)}
+    lines = []
+    for row in rows:
+        name, *style = FIGURES[row[0].figure]
+        printed = [
+            format_number(cell.value, *style) if cell.value is not None else marks.get(cell.reason, "") for cell in row
+        ]
+        mean = [format_number(_mean([cell.value for cell in row]), *style)] if averaged else []
+        lines.append([row[0].method, name, *printed, *mean])
     mean = [MEAN] if averaged else []
-    ours = ReportTable(form.title, ["method", "figure", *headings, *mean], cells, name_columns=2, note=form.caption)
-    return PaperTable(form, ours, values.count(None), len(values), replayed)
+    ours = ReportTable(form.title, ["method", "figure", *headings, *mean], lines, name_columns=2, note=form.caption)
+    return PaperTable(form, ours, cells)
 
 
 def completed(form: Form, evidence: Evidence) -> Form:
-    """The form with lines and columns that depend on the reports: drafters, pool sizes."""
+    """The form with lines and columns that depend on the reports: drafters, pool sizes, devices."""
     if form.key == "drafters":
         return replace(form, lines=tuple(Line(name, drafter=name) for name in evidence.pool or [evidence.generalist]))
     if form.key == "scaling":
@@ -81,6 +180,9 @@ def completed(form: Form, evidence: Evidence) -> Form:
         return replace(form, columns={f"N = {size}": (str(size),) for size in sizes})
     if form.key == "resps_ablation":
         return replace(form, columns={MEAN: (MEAN,)})
+    if form.key == "priced":
+        devices = list(dict.fromkeys(device for device, _ in evidence.priced)) or ["a device"]
+        return replace(form, columns={device: (device,) for device in devices})
     return form
 
 
@@ -89,25 +191,37 @@ def _measured_domain(domains: Sequence[str], evidence: Evidence) -> str:
     return next((domain for domain in domains if domain in evidence.domains), domains[0])
 
 
-def _cell(evidence: Evidence, form: Form, line: Line, figure: str, column: str) -> tuple[float, bool] | None:
-    """The figure, and whether it was replayed; None if no report has it."""
-    if form.key == "scaling":
-        return evidence.scaling.get((line.selector, int(column)))
-    if figure == "actions":
-        used = evidence.actions.get(line.schedule)
-        return None if used is None else (used, True)
+def _cell(
+    evidence: Evidence, form: Form, line: Line, figure: str, column: str, domain: str, reasons: Sequence[Reason]
+) -> Cell:
+    cell = Cell(line.name, figure, column)
+    value, source = _figure(evidence, form, line, figure, domain)
+    if value is not None:
+        return replace(cell, value=value, source=source)
+    return replace(cell, reason=next((reason.why for reason in reasons if reason.explains(cell)), ""))
+
+
+def _figure(
+    evidence: Evidence, form: Form, line: Line, figure: str, domain: str
+) -> tuple[float | None, MeasuredRow | Point | None]:
+    """The figure, and the row or point that has it; None if no report does."""
+    points = {
+        "scaling": lambda: evidence.scaling.get((line.selector, int(domain))),
+        "router": lambda: evidence.router.get(domain),
+        "priced": lambda: evidence.priced.get((domain, line.schedule)),
+    }
+    if form.key in points or figure == "actions":
+        point = points[form.key]() if form.key in points else evidence.actions.get(line.schedule)
+        return (None, None) if point is None else (point.value, point)
     if figure == "over_static":
         lines = (line, replace(line, schedule=STATIC))
-        rates = [[_rate(evidence, form, line, name) for (name,) in RESPS_COLUMNS.values()] for line in lines]
-        ratio = _mean([a / b if a and b else None for a, b in zip(*rates, strict=True)])
-        return None if ratio is None else (ratio, False)
-    row = best_row(evidence, form, line, figure, column)
-    return None if row is None else (row.figures[figure], not row.live)
-
-
-def _rate(evidence: Evidence, form: Form, line: Line, domain: str) -> float | None:
-    row = best_row(evidence, form, line, "tokens_per_s", domain)
-    return None if row is None else row.figures["tokens_per_s"]
+        pairs = [[best_row(evidence, form, part, "tokens_per_s", name) for part in lines] for name in RESPS_DOMAINS]
+        if form.columns.keys() == INTERVALS.keys() or any(None in pair for pair in pairs):
+            return None, None
+        rates = [[row.figures["tokens_per_s"] for row in pair] for pair in pairs]
+        return _mean([rate / default for rate, default in rates]), pairs[0][0]
+    row = best_row(evidence, form, line, figure, domain)
+    return (None, None) if row is None else (row.figures[figure], row)
 
 
 def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) -> MeasuredRow | None:
@@ -115,12 +229,16 @@ def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: st
     rows = [
         row
         for row in evidence.rows
-        if (row.selector, row.schedule, row.domain) == (line.selector, line.schedule, domain) and figure in row.figures
+        if (row.selector, row.schedule, row.domain) == (line.selector, line.schedule, domain)
+        and figure in row.figures
+        and row.temperature == form.temperature
     ]
     rows.sort(key=lambda row: (row.report, row.live != form.live, -row.prompts))
     if line.drafter == BEST_ALONE:
         alone = [_of(rows, name) for name in evidence.pool]
         return max(alone, key=lambda row: row.figures[figure]) if len(alone) > 1 and None not in alone else None
+    if line.drafter == EXPERT:
+        return _of(rows, EXPERT) or _of(rows, domain)  # experts have the names of their domains
     return _of(rows, evidence.generalist if line.drafter == GENERALIST_ALONE else line.drafter)
 
 
@@ -158,34 +276,63 @@ def _printed(value: float | None, figure: str) -> str:
     return format_number(value, form, unit)
 
 
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+def verdict_table(tables: Sequence[PaperTable]) -> ReportTable:
+    """The papers' claims, and what our figures say of them."""
+    by_form = {table.form.key: table for table in tables}
+    rows = []
+    for claim in CLAIMS:
+        cells = by_form[claim.form].all_cells
+        measured, verdict = judge(claim, *(_values(cells, claim, method) for method in (claim.method, claim.over)))
+        steps = " ".join(by_form[claim.form].form.steps)
+        rows.append([NAME.match(published().papers[claim.paper].name)[0], claim.text, measured, verdict, steps])
+    return ReportTable("What holds", ["paper", "claim", "ours", "verdict", "step"], rows, name_columns=5)
+
+
+def _values(cells: Sequence[Cell], claim: Claim, method: str) -> dict[str, float]:
+    """A method's figures by column."""
+    return {
+        cell.column: cell.value
+        for cell in cells
+        if (cell.method, cell.figure) == (method, claim.figure) and cell.value is not None
+    }
+
+
 # --- output ---------------------------------------------------------------------------------------
 
 
 def render_papers(evidence: Evidence, tables: Sequence[PaperTable]) -> str:
-    """A Markdown file with all tables, ours first, the published ones below."""
+    """A Markdown file with what holds, and all tables: ours first, the published ones below."""
     parts = [f"# {TITLE}: {plain(evidence.about)}", WARNING]
     parts += [source] if (source := provenance(evidence)) else []
+    parts += ["## What holds", VERDICTS, markdown_table(verdict_table(tables))]
     for table in tables:
         commands = "\n".join(table.form.commands)
         parts += [f"## {table.form.title}", table.form.caption, "**Ours**", markdown_table(table.ours), table.note]
-        parts += [f"```bash\n{commands}\n```"] if table.missing else []
+        parts += [f"```bash\n{commands}\n```"] if table.missing and commands else []
+        parts += ["\n".join(f"- {plain(line)}" for line in table.legend)]
         for publication in published().of_form(table.form.key):
             paper = published().papers[publication.paper]
             links = f"[Paper]({paper.address}), [source of the figures]({publication.read})"
             parts.append(f"**Published**: {source_of(publication)}. {links}. {publication.note}")
             parts += [markdown_table(published_table(publication))] if publication.rows else []
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n\n".join(stripped for part in parts if (stripped := part.strip())) + "\n"
 
 
 def print_papers(evidence: Evidence, tables: Sequence[PaperTable], console: Console) -> None:
     """Print the tables to a terminal."""
     console.print(f"{escape(evidence.about)}. {WARNING} {provenance(evidence)}")
+    _print(verdict_table(tables), console, "bold")
     for table in tables:
         console.print()
         _print(table.ours, console, "bold")
         console.print(escape(table.note))
         for command in table.form.commands if table.missing else ():
             console.print(f"  {command}", soft_wrap=True, markup=False)
+        for line in table.legend:
+            console.print(f"  {line}", soft_wrap=True, markup=False)
         for publication in published().of_form(table.form.key):
             _print(published_table(publication), console, "dim")
             console.print(published().papers[publication.paper].address, soft_wrap=True, markup=False)
@@ -200,7 +347,11 @@ def provenance(evidence: Evidence) -> str:
             "compare only figures on the same prompts. "
         )
     if evidence.left_out:
-        sentences += f"Left out: {evidence.left_out} rows that were sampled or decoded in batches."
+        sentences += f"Left out: {evidence.left_out} rows that were decoded in batches. "
+    if evidence.tuned:
+        sentences += (
+            f"Left out: {evidence.tuned} rows of selectors with constants tuned here, which are not the papers'."
+        )
     return sentences.strip()
 
 

@@ -35,5 +35,20 @@ def policy_verdict(rows: Sequence[Row], method: str) -> str:
     return f"{method} is {negation}shown to beat the best static tree: {figures}"
 
 
+def seeds_sentence(spread: Mapping[str, Any]) -> str:
+    """The mean and spread over training seeds, see `spread_over_seeds`."""
+    parts = []
+    for where in ("replayed", "live"):
+        if where in spread:
+            figures = spread[where]
+            values = ", ".join(f"{value:.3f}" for value in figures["values"])
+            parts.append(f"{where} {figures['mean']:.3f}x ± {figures['sd']:.3f} ({values})")
+    text = f"tokens/s over the best static tree, mean and deviation of {len(spread['seeds'])} seeds: {'; '.join(parts)}"
+    if "live" in spread:
+        low, high = spread["live"]["ci95"]
+        text += f", 95 % [{low:.3f}, {high:.3f}]"
+    return text
+
+
 def _row_of(rows: Sequence[Row], method: str) -> Row:
     return next((row for row in rows if text(row.get("method")) == method), {})

@@ -16,6 +16,7 @@ CURVES = {
     "mat_by_domain": "{domain: {drafter: MAT}}, each drafter alone",
     "replayed": "[{name, tokens_per_s, mat, actions}] of schedules on recorded answers",
     "profile": "device of the latency profile behind `replayed`",
+    "priced_by": "latency.device, if the seconds of `replayed` are of another device",
     "live": "[{method, num_cycles, replayed_cycles, requests_with_other_cycles, other_text: [mismatch]}]",
     "mismatches": "[{method, prompt, position, margin, rerun}], first differences from autoregressive decoding",
     "per_request": "{method: [[tokens, cycles, seconds or null]]} of requests in order, for paired comparison",

@@ -152,22 +152,28 @@ class Batch:
 
     def admit(self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY) -> Row:
         """Read a prompt, choose the first token of its answer, and add the row unless that token ends the answer."""
-        joining = self.begin(prompt, rule, sampling)
+        joining = self.begin(prompt, rule, sampling, decodes=False)
         while not self.advance(joining):
             pass
         return joining.row
 
     def begin(
-        self, prompt: list[int], rule: StopRule, sampling: Sampling = GREEDY, outputs: RowOutputs | None = None
+        self,
+        prompt: list[int],
+        rule: StopRule,
+        sampling: Sampling = GREEDY,
+        outputs: RowOutputs | None = None,
+        decodes: bool = True,
     ) -> Joining:
         """As `admit`, but nothing is read until `advance` is called, between cycles of other rows.
 
-        outputs: where the target's outputs are recorded, if `has_outputs`; None: they are not.
+        outputs: where the target's outputs are recorded, if `has_outputs`; None: they are not.  decodes: whether other
+        rows decode meanwhile, so that they must not wait long for anything.
         """
         row = Row(Generation(list(prompt)), rule, sampling, began=self.now(), length=len(prompt))
         row.outputs = outputs if self.has_outputs else None
         prefill = Prefill(self.target, prompt, self.prefill_chunk, self._reader(row), row.outputs)
-        joining = Joining(row, prefill, self._open_row(len(prompt)))
+        joining = Joining(row, prefill, self._open_row(len(prompt), decodes))
         self.joining.append(joining)
         return joining
 
@@ -212,9 +218,12 @@ class Batch:
             self.cache.close_row(len(self.rows) + self.joining.index(joining))
         self.joining.remove(joining)
 
-    def _open_row(self, length: int) -> KeyValueCache | None:
-        """Make room for a prompt; returns the row's cache, None if it is a row of the batch's."""
-        self.cache.open_row(length)
+    def _open_row(self, length: int, decodes: bool) -> KeyValueCache | None:
+        """Make room for a prompt; returns the row's cache, None if it is a row of the batch's.
+
+        decodes: see `begin`.
+        """
+        self.cache.open_row(length, fresh=decodes and bool(self.rows))
         return None
 
     def _reader(self, row: Row) -> PromptReader | None:
@@ -272,6 +281,17 @@ class Batch:
 
     def verify(self, record: CycleRecord) -> None:
         """Run the target on the trees, and accept the confirmed tokens."""
+        ancestors = self._read_trees(record)
+        uniform = self.picker.noise(self._next_positions, record.bounds.depth + 1)
+        accept(record, ancestors, self.picker, uniform, self.seen)
+
+    @property
+    def _next_positions(self) -> list[int]:
+        """Absolute position of the token after each root."""
+        return [row.length + 1 for row in self.rows]
+
+    def _read_trees(self, record: CycleRecord) -> Tensor:
+        """Run the target on the trees; returns the ancestors of their nodes, see `ancestor_mask`."""
         tree, depth = record.tree, record.bounds.depth
         batch, count = tree.tokens.shape
         base, ancestors = self._base, ancestor_mask(tree.parents, depth)
@@ -284,8 +304,7 @@ class Batch:
             tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant
         )
         record.logits = self.target.logits(record.states, self.invariant)
-        uniform = self.picker.noise([row.length + 1 for row in self.rows], depth + 1)
-        accept(record, ancestors, self.picker, uniform, self.seen)
+        return ancestors
 
     def commit(self, record: CycleRecord) -> None:
         """Wait for the device, and add the accepted tokens to every row."""

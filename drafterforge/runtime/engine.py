@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from drafterforge.config.runtime import MATCH, REJECTION
 from drafterforge.data.chat import prompt_ids
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.proposer import Proposer
@@ -24,6 +25,7 @@ from drafterforge.runtime.batch import Batch, Generation
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool, check_drafter
 from drafterforge.runtime.pool_proposer import PoolProposer
+from drafterforge.runtime.rejection import RejectionBatch
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.runtime.static_batch import StaticBatch
@@ -70,9 +72,10 @@ class Engine:
         max_batch: int = 8,
         numerics: str = "auto",
         graphs: bool | None = None,
+        verify: str = MATCH,
     ) -> None:
         """shape: trees; None: default of the device and the drafter.  max_batch: most prompts that `generate` decodes
-        together.  numerics: see `runtime.numerics`.
+        together.  numerics, verify: see `runtime.numerics` and `runtime.verify`.
 
         graphs: cycles of fixed shapes, captured as CUDA graphs on a GPU; None: on a GPU, if target and drafter allow.
         """
@@ -101,6 +104,10 @@ class Engine:
                 "and a target on the lean path"
             )
         self.graphs &= on_gpu(target.device) if graphs is None else graphs
+        self.verify = verify
+        if verify == REJECTION:
+            self._require_chain()
+            self.graphs = False
         self.buffers: dict = {}  # of fixed shapes, with their graphs
         self.batches: weakref.WeakSet[Batch] = weakref.WeakSet()  # open ones
         if isinstance(drafter, Pool):
@@ -165,9 +172,23 @@ class Engine:
         if self.graphs:
             return self._open_static_batch()
         proposer = None if self.drafter is None else proposer_of(self.drafter, self.shape, self.target.tokenizer)
-        batch = Batch(self.target, proposer, invariant=self.numerics == "invariant")
+        kind = RejectionBatch if self.verify == REJECTION else Batch
+        batch = kind(self.target, proposer, invariant=self.numerics == "invariant")
         self.batches.add(batch)
         return batch
+
+    def _require_chain(self) -> None:
+        """Refuse rejection verification of anything but chains of a single EAGLE-3 drafter."""
+        if kind_name(self.drafter) != "eagle3" or self.drafter is None or isinstance(self.drafter, Pool):
+            raise ConfigError(
+                "runtime.verify=rejection needs a drafter that samples: type drafter=NAME of a single EAGLE-3 drafter, "
+                "or leave runtime.verify out"
+            )
+        if self.shape.top_k != 1 or self.shape.num_tokens <= self.shape.depth:
+            raise ConfigError(
+                f"runtime.verify=rejection decodes chains, but the tree is {self.shape.num_tokens}/{self.shape.depth}/"
+                f"{self.shape.top_k}; type runtime.top_k=1 runtime.num_tokens={self.shape.depth + 1}"
+            )
 
     def _as_pool(self) -> Pool:
         """The pool, or one of the only drafter."""

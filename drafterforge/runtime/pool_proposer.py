@@ -25,7 +25,7 @@ from drafterforge.runtime.row_selection import PoolRow, evaluations_of
 from drafterforge.runtime.shapes import bounds
 from drafterforge.runtime.tree_scheduling import TreeScheduling
 from drafterforge.schedulers.observation import TEXT_WINDOW
-from drafterforge.tree.divergence import block_divergences
+from drafterforge.tree.coverage import branch_coverages
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import join_trees
 
@@ -124,20 +124,20 @@ class PoolProposer(Proposer):
         return any(row.selector.needs.evaluation for row in self.rows)
 
     @property
-    def needs_divergence(self) -> bool:
-        """Whether any row's selector asks for the block divergence of its draft."""
-        return any(row.selector.needs.divergence for row in self.rows)
+    def needs_coverage(self) -> bool:
+        """Whether any row's selector asks for the coverage of its draft."""
+        return any(row.selector.needs.coverage for row in self.rows)
 
     def refresh(self, record: CycleRecord) -> None:
         """Let the drafters read the committed tokens, and the selectors learn from them."""
         began = time.perf_counter()
         tokens, features = record.committed()
         truth = Truth(tokens, record.distributions(tokens.shape[1])) if self.needs_evaluation else None
-        divergences = None
-        if self.needs_divergence:
-            divergences = block_divergences(record.tree, record.logits, self.divergence_levels).tolist()
+        coverages = None
+        if self.needs_coverage:
+            coverages = branch_coverages(record.tree, record.logits, self.coverage_levels).tolist()
         newest = [features[index, count - 1] for index, count in enumerate(record.counts)]
-        self.commit_rows(record, tokens, newest, divergences)
+        self.commit_rows(record, tokens, newest, coverages)
         record.charge("select", began)
         judgement = self._read(tokens, features, record.counts, truth)
         began = time.perf_counter()
@@ -145,13 +145,13 @@ class PoolProposer(Proposer):
         record.charge("select", began)
 
     def commit_rows(
-        self, record: CycleRecord, tokens: Tensor, features: Sequence[Tensor], divergences: Sequence[float] | None
+        self, record: CycleRecord, tokens: Tensor, features: Sequence[Tensor], coverages: Sequence[float] | None
     ) -> None:
         """Add a cycle's tokens [B, A] to every row.  features: before each row's last token, [B] of [3H]."""
         keep_text = self.pool.scheduler is not None and self.pool.scheduler.reads_text
         for index, (row, count) in enumerate(zip(self.rows, record.counts, strict=True)):
-            divergence = None if divergences is None else divergences[index]
-            row.commit(self.names.index(row.choice), tokens[index, :count], features[index], divergence, keep_text)
+            coverage = None if coverages is None else coverages[index]
+            row.commit(self.names.index(row.choice), tokens[index, :count], features[index], coverage, keep_text)
 
     def learn(self, record: CycleRecord, judgement: Judgement | None) -> None:
         """Let every row's selector learn from its committed cycle.  judgement: in the order of `members.names`."""
@@ -186,8 +186,8 @@ class PoolProposer(Proposer):
             self.num_deferred = 0
 
     @property
-    def divergence_levels(self) -> int:
-        """Levels over which block divergences are averaged: those of the deepest drafter."""
+    def coverage_levels(self) -> int:
+        """Levels over which coverages are averaged: those of the deepest drafter."""
         return max(1, *self.pool.levels(self.shape))
 
     def join(

@@ -45,9 +45,12 @@ class Sampling:
 GREEDY = Sampling()
 
 
-def noise(seed: int, position: int, count: int) -> np.ndarray:
-    """Uniform noise in [0, 1) of `count` absolute positions from `position` on, float64: Philox keyed by the seed."""
-    words = np.random.Philox(key=seed, counter=position).random_raw(4 * count)[::4]
+def noise(seed: int, position: int, count: int, stream: int = 0) -> np.ndarray:
+    """Uniform noise in [0, 1) of `count` absolute positions from `position` on, float64: Philox keyed by the seed.
+
+    stream: 0 to 3, which are independent.
+    """
+    words = np.random.Philox(key=seed, counter=position).random_raw(4 * count)[stream::4]
     return (words >> np.uint64(11)) * 2.0**-53
 
 
@@ -68,11 +71,11 @@ class Picker:
         self.filters = {name for name, neutral in NEUTRAL.items() if any(getattr(row, name) != neutral for row in rows)}
         self.vocab_size = vocab_size
 
-    def noise(self, positions: Sequence[int], count: int) -> Tensor | None:
+    def noise(self, positions: Sequence[int], count: int, stream: int = 0) -> Tensor | None:
         """Noise of `count` positions from each row's position on, [B, count]; None if no row samples."""
         if self.greedy:
             return None
-        rows = [noise(row.seed, position, count) for row, position in zip(self.rows, positions, strict=True)]
+        rows = [noise(row.seed, position, count, stream) for row, position in zip(self.rows, positions, strict=True)]
         uniform = torch.from_numpy(np.stack(rows))
         return upload(uniform, self.device)
 

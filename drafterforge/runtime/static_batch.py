@@ -72,7 +72,7 @@ class StaticBatch(Batch):
         """See `Batch`."""
         return None if self.drafters is None else StackReader(self.drafters)
 
-    def _open_row(self, length: int) -> KeyValueCache:
+    def _open_row(self, length: int, decodes: bool) -> KeyValueCache:
         """See `Batch`; the buffers take the row over once its prompt is read."""
         return self.target.new_cache()
 

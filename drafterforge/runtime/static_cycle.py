@@ -23,7 +23,7 @@ from drafterforge.runtime.sampling import Picker
 from drafterforge.runtime.static_rows import StaticRows
 from drafterforge.schedulers.growing import DeviceDecisions, GrowingPolicy
 from drafterforge.schedulers.observation import CHILDREN, best_children
-from drafterforge.tree.divergence import block_divergences
+from drafterforge.tree.coverage import branch_coverages
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, root_only
 from drafterforge.tree.masked_growth import MaskedGrowth
 from drafterforge.tree.masks import level_mask
@@ -35,7 +35,7 @@ class Report:
     """What the host wants to know after a cycle, beyond what was accepted."""
 
     top_k: tuple[int, ...] = ()  # judge all drafters; of each, the number of proposals that count; empty: do not
-    divergence_levels: int = 0  # levels of block divergences; 0: none
+    coverage_levels: int = 0  # levels of coverages; 0: none
     children: bool = False  # log-probabilities of all drafters' best children of the new root
     features: bool = False  # the target's features before the new root
 
@@ -46,7 +46,7 @@ class HostReport:
 
     levels: list[int]  # drafted levels of each row's tree
     judgement: Judgement | None
-    divergences: list[float] | None
+    coverages: list[float] | None
     children: Tensor | None  # [N, B, C]
     features: Tensor | None  # [B, 3H]
 
@@ -148,8 +148,8 @@ class StaticCycle:
         numbers: list[Tensor] = []
         if self.rows.drafters is not None:
             numbers += self._read_committed()
-        if report.divergence_levels:
-            numbers.append(block_divergences(record.tree, record.logits, report.divergence_levels)[:, None])
+        if report.coverage_levels:
+            numbers.append(branch_coverages(record.tree, record.logits, report.coverage_levels)[:, None])
         if numbers:
             bits = torch.cat([part.double() for part in numbers], dim=1).view(torch.long)
             record.packed = torch.cat((record.packed, bits), dim=1)
@@ -202,7 +202,7 @@ class StaticCycle:
 
         count = 0 if rows.drafters is None else len(rows.drafters.members)
         judged = bool(report.top_k) and count > 0
-        levels, judgement, children, features, divergences = [self.shape.depth] * batch, None, None, None, None
+        levels, judgement, children, features, coverages = [self.shape.depth] * batch, None, None, None, None
         if self.masked and count:
             levels = [int(level) for level in take(1)[:, 0].tolist()]
         if judged:
@@ -213,6 +213,6 @@ class StaticCycle:
             children = take(count * num_children).reshape(batch, count, num_children).transpose(0, 1).float()
         if report.features:
             features = take(3 * rows.target.head_weight.shape[1]).to(rows.target.compute_dtype)
-        if report.divergence_levels:
-            divergences = take(1)[:, 0].tolist()
-        return HostReport(levels, judgement, divergences, children, features)
+        if report.coverage_levels:
+            coverages = take(1)[:, 0].tolist()
+        return HostReport(levels, judgement, coverages, children, features)

@@ -219,7 +219,7 @@ class StaticSelection:
             record.bounds = TreeShape(min(size, largest.num_tokens), record.bounds.depth, largest.top_k)
         self.report = Report(
             top_k=tuple(proposer.top_k(name) for name in self.members.stacked) if proposer.needs_evaluation else (),
-            divergence_levels=proposer.divergence_levels if proposer.needs_divergence else 0,
+            coverage_levels=proposer.coverage_levels if proposer.needs_coverage else 0,
             children=self.reads_children,
             features=bool(self.members.stacked) and scheduler is not None and scheduler.reads_features,
         )
@@ -249,7 +249,7 @@ class StaticSelection:
                 row.shape = TreeShape(size, levels, row.shape.top_k)
             record.shapes = [row.shape for row in rows]
         features = [row.feature for row in rows] if report.features is None else list(report.features)
-        self.proposer.commit_rows(record, tokens, features, report.divergences)
+        self.proposer.commit_rows(record, tokens, features, report.coverages)
         self.members.commit(tokens, tokens, record.counts)
         # the target's probabilities stay on the device, so a sampled token counts as if it were certain
         truth = Truth(tokens, None) if self.proposer.needs_evaluation else None

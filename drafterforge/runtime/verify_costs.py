@@ -36,19 +36,25 @@ class VerifyCosts:
 
     def __init__(self, nodes: tuple[int, ...], seconds: tuple[float, ...]) -> None:
         self.nodes, self.seconds = nodes, np.maximum.accumulate(seconds)
+        self.table = np.interp(np.arange(nodes[-1] + 1), nodes, self.seconds)  # by number of nodes
+        self.slope = (self.seconds[-1] - self.seconds[-2]) / (nodes[-1] - nodes[-2])  # of a node beyond the last
         self.correction: dict[int, float] = {}  # by number of rows
         self.weight: dict[int, int] = {}  # cycles that each correction averages
 
-    def of(self, num_nodes: int | np.ndarray, rows: int) -> np.ndarray:
-        """Seconds of passes with `num_nodes` nodes in all, of a batch of `rows`."""
-        slope = (self.seconds[-1] - self.seconds[-2]) / (self.nodes[-1] - self.nodes[-2])
-        beyond = np.maximum(np.asarray(num_nodes) - self.nodes[-1], 0) * slope
-        return (np.interp(num_nodes, self.nodes, self.seconds) + beyond) * self._factor(rows)
+    def of(self, num_nodes: int, rows: int) -> float:
+        """Seconds of a pass with `num_nodes` nodes in all, of a batch of `rows`."""
+        beyond = max(num_nodes - self.nodes[-1], 0)
+        return float(self.table[num_nodes - beyond] + beyond * self.slope) * self._factor(rows)
+
+    def of_each(self, num_nodes: np.ndarray, rows: int) -> np.ndarray:
+        """As `of`, of several passes."""
+        beyond = np.maximum(num_nodes - self.nodes[-1], 0)
+        return (self.table[num_nodes - beyond] + beyond * self.slope) * self._factor(rows)
 
     def learn(self, num_nodes: int, rows: int, seconds: float) -> None:
         """Correct the costs by a cycle."""
         factor = self._factor(rows)
-        ratio = seconds / (float(self.of(num_nodes, rows)) / factor)
+        ratio = seconds / (self.of(num_nodes, rows) / factor)
         self.weight[rows] = min(self.weight.get(rows, 0) + 1, HORIZON)
         self.correction[rows] = factor + (min(ratio, MOST_CORRECTION * factor) - factor) / self.weight[rows]
 

@@ -90,7 +90,7 @@ class CycleLimits(DraftLimits):
     catches_up: bool = False  # whether it read more than the tokens of one cycle
     ended: float = 0.0  # when the drafting ended
     seconds: float = 0.0  # that the decisions took
-    reach: Tensor | None = None  # of the newest level
+    reaches: Sequence[float] = ()  # of the newest level
 
     def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
         """See `DraftLimits`."""
@@ -111,13 +111,14 @@ class CycleLimits(DraftLimits):
         began = time.perf_counter()
         self.clock.append(began)
         neural = [state for state in self.rows if state.uses_neural]
-        worth = self.worth
-        if level > 1 and self.reach is not None:
-            worth.level_share.add(float((reach / self.reach.clamp(min=1e-6)).clamp(max=1.0).mean()))
-        self.reach = reach
-        calibration = torch.tensor([state.calibration for state in neural], device=reach.device)
-        gain = reach * calibration * worth.level_share.value
-        goes_on = gain > self.rate * worth.level_s.value / len(neural)
+        worth, reaches = self.worth, reach.tolist()
+        if level > 1 and self.reaches:
+            shares = [min(new / max(old, 1e-6), 1.0) for new, old in zip(reaches, self.reaches, strict=True)]
+            worth.level_share.add(sum(shares) / len(shares))
+        self.reaches = reaches
+        least = self.rate * worth.level_s.value / len(neural) / worth.level_share.value
+        levels = [value * state.calibration > least for value, state in zip(reaches, neural, strict=True)]
+        goes_on = torch.tensor(levels, device=reach.device)
         self.seconds += time.perf_counter() - began
         return goes_on
 
@@ -126,7 +127,7 @@ class Worth:
     """The state of an engine; its requests share it."""
 
     def __init__(self, costs: VerifyCosts) -> None:
-        self.costs, first = costs, float(costs.of(1, 1))
+        self.costs, first = costs, costs.of(1, 1)
         self.arms = ArmKnowledge(first)
         self.traffic: dict[tuple[float, int], Traffic] = {}  # by temperature, in quarters, and number of rows
         self.neural_s = Mean(0.3 * first, 1.0, COST_HORIZON)  # of a row: drafting, and its nodes' verification
@@ -154,13 +155,13 @@ class Worth:
     def _assumed_net(self, rows: int) -> float:
         """Tokens that drafting adds beyond its seconds, before any cycle is known: of chains, by their length."""
         lengths = np.arange(1, len(ASSUMED_TOKENS) + 1)
-        verifying = self.costs.of(rows * (lengths + 1), rows) - self.costs.of(rows, rows)
-        drafting = ASSUMED_DRAFTING * float(self.costs.of(1, 1))
+        verifying = self.costs.of_each(rows * (lengths + 1), rows) - self.costs.of(rows, rows)
+        drafting = ASSUMED_DRAFTING * self.costs.of(1, 1)
         return float((np.array(ASSUMED_TOKENS) - self.rate(rows) / rows * (verifying + drafting)).max())
 
     def rate(self, rows: int) -> float:
         """Tokens per second of a batch of `rows`: what recent cycles reached, at least that of plain decoding."""
-        plain = rows / float(self.costs.of(rows, rows))
+        plain = rows / self.costs.of(rows, rows)
         tokens, seconds = self.rates.get(rows, (0.0, 0.0))
         return max(plain, tokens / seconds) if seconds else plain
 
@@ -169,11 +170,10 @@ class Worth:
 
         num_tokens: of the text.  num_new: tokens that the answer is expected to get.  rows: of the batch.
         """
-        traffic = row.traffic
-        if traffic.net.value <= 0.0 or traffic.neural_net.value <= 0.0:
-            return False
+        # without the neural drafter, rows would draft from retrieval if that pays, else decode plainly
+        gain = min(row.traffic.net.value, row.traffic.neural_net.value)
         cycles = num_new / (1.0 + row.accepted.value)
-        return traffic.neural_net.value * cycles / self.rate(rows) > num_tokens * self.arms.read_s.value
+        return gain * cycles / self.rate(rows) > num_tokens * self.arms.read_s.value
 
     def plan(self, rows: Sequence[RowWorth]) -> None:
         """Decide which rows draft in the next cycle."""
@@ -205,7 +205,7 @@ class Worth:
         num_rows: all rows.  num_tokens: of the largest tree.
         """
         rate = self.rate(num_rows)
-        seconds = self.costs.of(num_rows * np.arange(1, num_tokens + 1), num_rows)
+        seconds = self.costs.of_each(num_rows * np.arange(1, num_tokens + 1), num_rows)
         calibration = min(row.calibration for row in drafting)
         prices = rate * (seconds - seconds[0]) / (num_rows * calibration)
         least = float((prices[1:] / np.arange(1, num_tokens)).min()) if num_tokens > 1 else 1.0
@@ -226,7 +226,7 @@ class Worth:
         self.rates[batch] = (decay * old_tokens + tokens, decay * old_seconds + seconds)
         drafting = [index for index, row in enumerate(rows) if row.drafts]
         rate = self.rate(batch)
-        plain_s = passing * float(self.costs.of(batch, batch) / self.costs.of(batch * count, batch))
+        plain_s = passing * self.costs.of(batch, batch) / self.costs.of(batch * count, batch)
         extra_s = max(seconds - plain_s, 0.0)
         for index, row in enumerate(rows):
             if row.drafts:
@@ -264,7 +264,7 @@ class Worth:
     def _learn_neural_costs(self, neural: Sequence[RowWorth], record: CycleRecord, limits: CycleLimits) -> None:
         """Learn the seconds of the neural drafter and of a level."""
         batch, count = record.tree.tokens.shape
-        verifying = float(self.costs.of(batch * count, batch) - self.costs.of(batch, batch)) / batch
+        verifying = (self.costs.of(batch * count, batch) - self.costs.of(batch, batch)) / batch
         drafting = (limits.ended - limits.clock[0] - limits.reading) / len(neural)
         self.neural_s.add(drafting + verifying)
         if not limits.catches_up:

@@ -80,7 +80,7 @@ class WorthState:
 
 def means_of(worth: Worth) -> dict[str, tuple[Mean, float]]:
     """The single means of a state by name, and the unit of each."""
-    single, arms = float(worth.costs.of(1, 1)), worth.arms
+    single, arms = worth.costs.of(1, 1), worth.arms
     seconds = {"neural": worth.neural_s, "reading": worth.reading_s, "level": worth.level_s, "read": arms.read_s}
     counts = {
         "level_share": worth.level_share,
@@ -96,13 +96,13 @@ def means_of(worth: Worth) -> dict[str, tuple[Mean, float]]:
 
 def save_state(worth: Worth, path: Path) -> None:
     """Write what `worth` has learned to a file that is either complete or absent."""
-    single, arms = float(worth.costs.of(1, 1)), worth.arms
+    single, arms = worth.costs.of(1, 1), worth.arms
     requests = [
         TrafficState(temperature, rows, *(_state(getattr(traffic, name)) for name in MEANS), pause=traffic.pause)
         for (temperature, rows), traffic in sorted(worth.traffic.items())
     ]
     rates = [
-        RateState(rows, tokens, seconds / float(worth.costs.of(rows, rows)))
+        RateState(rows, tokens, seconds / worth.costs.of(rows, rows))
         for rows, (tokens, seconds) in sorted(worth.rates.items())
     ]
     state = WorthState(
@@ -122,7 +122,7 @@ def load_state(worth: Worth, path: Path) -> None:
     """Begin `worth` with a saved state; ArtifactError, and no change, if there is none or it is damaged."""
     state = parse_as(WorthState, read_json(path), str(path))
     _check(state, path)
-    single, arms = float(worth.costs.of(1, 1)), worth.arms
+    single, arms = worth.costs.of(1, 1), worth.arms
     for name, (mean, unit) in means_of(worth).items():
         _restore(mean, getattr(state, name), unit)
     for name, saved in state.draft.items():
@@ -139,7 +139,7 @@ def load_state(worth: Worth, path: Path) -> None:
         traffic.pause = saved.pause
         worth.traffic[saved.temperature, saved.rows] = traffic
     for rate in state.rates:
-        worth.rates[rate.rows] = (rate.tokens, rate.passes * float(worth.costs.of(rate.rows, rate.rows)))
+        worth.rates[rate.rows] = (rate.tokens, rate.passes * worth.costs.of(rate.rows, rate.rows))
 
 
 def _check(state: WorthState, path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -19,20 +20,23 @@ MOST_VALUES = 64  # of one key of a grid
 LARGEST = {"num_tokens": MAX_NODES, "depths": MAX_LEVELS, "top_ks": MAX_NODES}  # the limits of any tree
 MOST_CANDIDATES = 1 << 20  # of a tree, see `TreeShape.pool_size`
 NO_DRAFT = TreeShape(num_tokens=1, depth=0, top_k=1)
+MASKS = ("pool", "growing", "resps")  # of the combinations, see `ActionGrid`
 
 
 @dataclass(frozen=True)
 class ActionGrid:
     """Action 0 drafts nothing; the others are all combinations whose candidate pool can fill their nodes.
 
-    A combination with more nodes than candidates gives the same tree as one with fewer nodes, so it is left out (Re-SpS
-    masks such actions).
+    A combination with more nodes than candidates gives the same tree as one with fewer nodes, so it is left out.
+    mask: `growing` keeps the smallest size at every depth; its tree is cut to its candidates.  `resps` is Re-SpS's
+    rule: no action without drafting, and top_k^(d - 1) nodes at most, where d, as EAGLE counts, is a level less.
     """
 
     name: str
     num_tokens: tuple[int, ...]
     depths: tuple[int, ...]
     top_ks: tuple[int, ...]
+    mask: str = "pool"
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -49,19 +53,25 @@ class ActionGrid:
                 f"{largest.depth} levels of top_k {largest.top_k} in an action grid are {largest.pool_size:,} "
                 f"candidates; wanted {MOST_CANDIDATES:,} at most"
             )
+        if self.mask not in MASKS:
+            raise ConfigError(f"mask of an action grid must be one of {', '.join(MASKS)}, got {shorten(self.mask)}")
+        if self.mask == "resps" and not self.shapes:
+            raise ConfigError(f"the grid {self.name!r} has no tree of at most top_k^(depth - 2) nodes, see grid.mask")
 
     @cached_property
     def shapes(self) -> tuple[TreeShape, ...]:
         """The shape of each action."""
-        shapes = [NO_DRAFT]
-        for count in self.num_tokens:
-            for depth in self.depths:
-                shapes += [
-                    shape
-                    for shape in (TreeShape(count, depth, top_k) for top_k in self.top_ks)
-                    if 1 < count <= shape.pool_size + 1
-                ]
-        return tuple(shapes)
+        combinations = product(self.num_tokens, self.depths, self.top_ks)
+        drafting = (TreeShape(*numbers) for numbers in combinations)
+        shapes = tuple(shape for shape in drafting if 1 < shape.num_tokens <= self._most_nodes(shape))
+        return shapes if self.mask == "resps" else (NO_DRAFT, *shapes)
+
+    def _most_nodes(self, shape: TreeShape) -> float:
+        """The most nodes of an action with the depth and top_k of `shape`."""
+        if self.mask == "resps":
+            return min(shape.pool_size + 1, shape.top_k ** (shape.depth - 2))
+        smallest = min((count for count in self.num_tokens if count > 1), default=0) if self.mask == "growing" else 0
+        return max(shape.pool_size + 1, smallest)
 
     def __len__(self) -> int:
         return len(self.shapes)
@@ -92,12 +102,14 @@ class ActionGrid:
             "num_tokens": list(self.num_tokens),
             "depths": list(self.depths),
             "top_ks": list(self.top_ks),
+            **({} if self.mask == "pool" else {"mask": self.mask}),
         }
 
     @staticmethod
     def of(values: dict) -> ActionGrid:
         """The grid that `as_dict` returned."""
-        return ActionGrid(values["name"], *(tuple(values[key]) for key in ("num_tokens", "depths", "top_ks")))
+        axes = (tuple(values[key]) for key in ("num_tokens", "depths", "top_ks"))
+        return ActionGrid(values["name"], *axes, values.get("mask", "pool"))
 
     def check(self, top_ks: Iterable[int], depth: int, where: str) -> None:
         """Refuse a grid with shapes larger than the recorded ones."""

@@ -8,17 +8,19 @@ Axes: M cycles, F terms.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+import drafterforge.configs
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import ActionGrid
 
+PROFILES = Path(drafterforge.configs.__file__).parent / "latency"  # of other devices
 STEPS = ("draft", "refresh", "verify", "host")
 SCHEMA = 1
 FILE = "latency.json"
@@ -86,6 +88,7 @@ class LatencyProfile:
     autoregressive: Mapping[str, float]  # token, kilotoken: seconds of decoding without a drafter
     errors: Mapping[str, float]  # median relative errors on held-out prompts; see `calibrate`
     schema: int = SCHEMA
+    sources: Mapping[str, str] = field(default_factory=dict)  # of published seconds, by step
 
     def step_s(self, step: str, cycles: Cycles) -> np.ndarray:
         """Seconds of one step, [M]."""
@@ -111,7 +114,8 @@ class LatencyProfile:
             )
 
     def as_json(self) -> dict:
-        return asdict(self)
+        content = asdict(self)
+        return content if self.sources else {key: value for key, value in content.items() if key != "sources"}
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,15 @@ class _ProfileJson:
     autoregressive: dict[str, float]
     errors: dict[str, float | None]
     schema: int
+    sources: dict[str, str]
+
+
+def path_of_device(name: str) -> Path:
+    """The file with the latency profile of another device, published or measured there."""
+    names = sorted(path.stem for path in PROFILES.glob("*.json"))
+    if name not in names:
+        raise ConfigError(f"latency.device={name} is unknown; type one of {', '.join(names)}, or latency.path=FILE")
+    return PROFILES / f"{name}.json"
 
 
 def read_profile(path: Path | str) -> LatencyProfile:
@@ -144,7 +157,7 @@ def read_profile(path: Path | str) -> LatencyProfile:
         version = content.get("schema") if isinstance(content, dict) else None
         if version != SCHEMA:
             raise ArtifactError(f"it has schema {shorten(version)}, wanted {SCHEMA}")
-        profile = parse_as(_ProfileJson, content, "it")
+        profile = parse_as(_ProfileJson, {"sources": {}} | content, "it")
         _check(profile)
     except ArtifactError as error:
         raise ArtifactError(

@@ -12,7 +12,7 @@ from drafterforge.selectors.registry import (
     register,
     selector,
     takes_advice,
-    wants_divergence,
+    wants_coverage,
 )
 
 __all__ = [
@@ -30,5 +30,5 @@ __all__ = [
     "register",
     "selector",
     "takes_advice",
-    "wants_divergence",
+    "wants_coverage",
 ]

@@ -13,17 +13,17 @@ from drafterforge.selectors.base import Feedback, Needs, Selector, one_of
 from drafterforge.selectors.estimators import geometric_length, length_loss
 from drafterforge.selectors.probabilities import measured
 
-REWARDS = ("efficiency", "divergence")
+REWARDS = ("efficiency", "coverage")
 
 
 class Bandit(Selector):
     """A selector that learns from the reward of each cycle."""
 
     def __init__(self, drafters: Sequence[str], depth: int, *, reward: str = "efficiency", **shared: Any) -> None:
-        """reward: `efficiency`, accepted tokens over `depth`, or `divergence`, MetaSD's mean of 1 - TV."""
+        """reward: `efficiency`, accepted tokens over `depth` (MetaSD's BE), or `coverage`, see `metasd`."""
         super().__init__(drafters, depth, **shared)
         self.reward = one_of("reward", reward, REWARDS)
-        self.needs = Needs(divergence=reward == "divergence")
+        self.needs = Needs(coverage=reward == "coverage")
         self.reset()
 
     def observe(self, feedback: Feedback) -> None:
@@ -40,10 +40,10 @@ class Bandit(Selector):
 
         Accepted tokens are divided by the levels of the deepest drafter, so a shallower drafter cannot reach 1.
         """
-        if self.reward == "divergence":
-            if feedback.divergence is None or feedback.divergence != feedback.divergence:
-                raise DrafterforgeError(f"{self.name} needs the divergence of every cycle, got {feedback.divergence!r}")
-            share = float(measured(feedback.divergence, "divergence"))
+        if self.reward == "coverage":
+            if feedback.coverage is None or feedback.coverage != feedback.coverage:
+                raise DrafterforgeError(f"{self.name} needs the coverage of every cycle, got {feedback.coverage!r}")
+            share = float(measured(feedback.coverage, "coverage"))
         else:
             if not 1 <= feedback.accept_length <= feedback.depth + 1:
                 raise DrafterforgeError(
@@ -52,6 +52,6 @@ class Bandit(Selector):
             share = (feedback.accept_length - 1) / self.depth
         if self.costs is None:
             return share
-        length = geometric_length(share, self.depth) if self.reward == "divergence" else 1.0 + self.depth * share
+        length = geometric_length(share, self.depth) if self.reward == "coverage" else 1.0 + self.depth * share
         lengths = np.full(self.num_drafters, length)
         return float(1.0 - length_loss(lengths, self.depth, self.costs)[feedback.drafter])

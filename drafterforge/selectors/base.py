@@ -17,7 +17,7 @@ from drafterforge.selectors.memory import Memory
 from drafterforge.selectors.naming import keyword_options, pool_names, require_name
 from drafterforge.selectors.probabilities import best_of, draw, one_hot, restricted
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Needs:
     """Measurements that a selector needs from the runtime."""
 
     evaluation: bool = False  # the pool pass: gamma and accepted of every drafter at every committed position
-    divergence: bool = False  # block divergence of the selected drafter's draft
+    coverage: bool = False  # the target's mass on the children along the selected drafter's likeliest branch
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Feedback:
     accept_length: int  # tokens emitted, bonus included, before any cut at the answer's end; in [1, depth + 1]
     depth: int  # levels drafted; 0: none
     ended: bool = False  # the answer ended in this cycle
-    divergence: float | None = None  # mean of 1 - TV over the selected drafter's draft, if `Needs.divergence`
+    coverage: float | None = None  # of the selected drafter's draft, if `Needs.coverage`; see `tree.coverage`
     evaluation: Evaluation | None = None
 
 

@@ -3,6 +3,8 @@
 Round t scores a cycle that begins at position t, which needs the measurements at t .. t + K - 1.  One cycle measures
 fewer positions unless all its levels are accepted; scored by these alone, every drafter would be cut where the selected
 one failed.  So a round waits, for at most 2 K positions, until later cycles have measured the rest.
+It waits only for drafters that could still go on: one that has missed, or that drafts fewer levels, is judged by what
+is known.  So a deep drafter delays rounds only while it is accepted.
 Axes: N drafters, K levels, L measured positions in the queue, R complete rounds.
 """
 
@@ -27,14 +29,19 @@ class Rounds(NamedTuple):
     positions: np.ndarray  # [R]
     gamma: np.ndarray  # [R, N, K]
     accepted: np.ndarray  # [R, N, K]
-    probs: np.ndarray  # [R, N] distribution of the choice in the cycle that emitted the position
+    probs: np.ndarray  # [R, ..., N] what was played in the cycle that emitted the position, see `Learner.played`
+    begins: np.ndarray  # [R] bool: whether a cycle begins at the position
 
 
 class DelayQueue(Memory):
     """Measurements of a growing answer.  granularity: every `token` starts a round, or every cycle (`chunk`)."""
 
-    def __init__(self, num_drafters: int, depth: int, granularity: str = "token") -> None:
+    def __init__(
+        self, num_drafters: int, depth: int, granularity: str = "token", levels: np.ndarray | None = None
+    ) -> None:
+        """levels: that each drafter drafts, [N]; None: `depth`."""
         self.num_drafters, self.depth, self.granularity = num_drafters, depth, granularity
+        self.levels = np.full(num_drafters, depth) if levels is None else np.minimum(levels, depth)
         self.reset()
 
     def blank_rows(self) -> dict[str, Any]:
@@ -51,7 +58,7 @@ class DelayQueue(Memory):
         return self.start + self.gamma.shape[1]
 
     def add_cycle(self, position: int, probs: np.ndarray) -> None:
-        """Add a cycle that emitted tokens from `position` on, with its drafter drawn from `probs` [N]."""
+        """Add a cycle that emitted tokens from `position` on, with `probs` [..., N], see `Learner.played`."""
         self.begins.append(position)
         self.probs.append(probs.tolist())
 
@@ -68,12 +75,20 @@ class DelayQueue(Memory):
             self.gamma = np.concatenate((self.gamma, gamma), axis=1)
             self.accepted = np.concatenate((self.accepted, accepted), axis=1)
         stop = max(self.end - self.depth + 1, self.start)  # rounds that begin before it are complete
+        while stop < self.end and self._is_judged(stop):
+            stop += 1
         rounds = self._rounds(stop, self.depth)
         self.gamma, self.accepted = self.gamma[:, stop - self.start :], self.accepted[:, stop - self.start :]
         self.start = stop
         past = max(bisect_right(self.begins, stop) - 1, 0)  # the cycle that covers `stop` stays
         del self.begins[:past], self.probs[:past]
         return rounds
+
+    def _is_judged(self, position: int) -> bool:
+        """Whether further measurements cannot change the round that begins at a position."""
+        gamma, accepted = (values[:, position - self.start :] for values in (self.gamma, self.accepted))
+        missed = (gamma.prod(axis=1) == 0) & (accepted.prod(axis=1) == 0)
+        return bool((missed | (self.levels <= gamma.shape[1]) | np.isnan(gamma).any(axis=1)).all())
 
     def open_rounds(self) -> Rounds:
         """Incomplete rounds, with the measurements of their first position: K = 1."""
@@ -90,23 +105,26 @@ class DelayQueue(Memory):
         positions = np.array(starts, dtype=int)
         if not len(positions):
             empty = np.empty((0, self.num_drafters, depth))
-            return Rounds(positions, empty, empty, empty[..., 0])
+            return Rounds(positions, empty, empty, empty[..., 0], np.zeros(0, dtype=bool))
         probs = [self.probs[bisect_right(self.begins, t) - 1] for t in starts]
         windows = positions[:, None] - self.start + np.arange(depth)  # [R, K]
-        gamma, accepted = (values[:, windows].swapaxes(0, 1) for values in (self.gamma, self.accepted))
-        return Rounds(positions, gamma, accepted, np.array(probs))
+        unknown = ((0, 0), (0, depth - 1))  # cannot change a judged round
+        gamma, accepted = (np.pad(part, unknown)[:, windows].swapaxes(0, 1) for part in (self.gamma, self.accepted))
+        return Rounds(positions, gamma, accepted, np.array(probs), np.isin(positions, self.begins))
 
     def add_drafter(self) -> None:
         """Add a drafter without measurements."""
+        self.levels = np.append(self.levels, self.depth)
         unknown = np.full((1, self.gamma.shape[1]), np.nan)
         self.gamma, self.accepted = (np.concatenate((values, unknown)) for values in (self.gamma, self.accepted))
-        self.probs = [[*probs, 0.0] for probs in self.probs]
+        self.probs = [np.insert(probs, self.num_drafters, 0.0, axis=-1).tolist() for probs in self.probs]
         self.num_drafters += 1
 
     def remove_drafter(self, index: int) -> None:
         """Remove drafter `index`, its measurements and probabilities."""
         super().remove_drafter(index)
-        self.probs = [[*probs[:index], *probs[index + 1 :]] for probs in self.probs]
+        self.levels = np.delete(self.levels, index)
+        self.probs = [np.delete(probs, index, axis=-1).tolist() for probs in self.probs]
 
 
 def _means(values: np.ndarray) -> np.ndarray:

@@ -63,8 +63,10 @@ class FullInformation(Selector):
             self.num_drafters, **learner_options
         )
         reach = 1 if objective == "token" else depth
-        self.queue = DelayQueue(self.num_drafters, reach, one_of("granularity", granularity, GRANULARITIES))
+        granularity = one_of("granularity", granularity, GRANULARITIES)
+        self.queue = DelayQueue(self.num_drafters, reach, granularity, self.levels)
         self.calibration = Calibration(self.num_drafters, depth) if flag("calibration", calibration) else None
+        self.played = self.learner.played(self.played_probs)  # in the last choice, see `Learner`
         self.parts = {"learner": self.learner, "queue": self.queue}
         self.parts |= {"calibration": self.calibration} if self.calibration else {}
         self.reset()
@@ -86,24 +88,31 @@ class FullInformation(Selector):
         """An evaluation, unless it is skipped or the pool has one drafter."""
         return Needs(evaluation=self.cycles_to_skip == 0 and self.num_drafters > 1)
 
-    @property
-    def probs(self) -> np.ndarray:
-        """Distribution of the next choice, [N]."""
+    def present_learner(self) -> Learner:
+        """The learner of the next choice: with `hybrid`, it also knows the incomplete rounds."""
         if not self.hybrid:
-            return self.learner.probs
+            return self.learner
         learner = copy(self.learner)
         rounds = self.queue.open_rounds()
         self._learn(learner, rounds, self._open_losses(rounds))
-        return learner.probs
+        return learner
+
+    @property
+    def probs(self) -> np.ndarray:
+        """Distribution of the next choice, [N]."""
+        return self.present_learner().probs
 
     def select(self, context: Context) -> Choice:
         """The likeliest allowed drafter, or one drawn from `probs`."""
-        return self.from_probs(self.probs, context, self.draw)
+        learner = self.present_learner()
+        choice = self.from_probs(learner.probs, context, self.draw)
+        self.played = learner.played(choice.probs)
+        return choice
 
     def observe(self, feedback: Feedback) -> None:
         """Queue the cycle; learn from the rounds that its evaluation completes."""
         self.cycles_to_skip = max(self.cycles_to_skip - 1, 0)
-        self.queue.add_cycle(feedback.position, self.played_probs)
+        self.queue.add_cycle(feedback.position, self.played)
         if self.calibration and feedback.depth > 0:
             self.calibration.add_cycle(feedback)
         if feedback.evaluation is not None:
@@ -149,8 +158,8 @@ class FullInformation(Selector):
 
     @staticmethod
     def _learn(learner: Learner, rounds: Rounds, losses: np.ndarray) -> None:
-        for loss, probs in zip(losses, rounds.probs, strict=True):
-            learner.update(loss, probs, awake=~np.isnan(loss))
+        for loss, probs, begins in zip(losses, rounds.probs, rounds.begins.tolist(), strict=True):
+            learner.update(loss, probs, ~np.isnan(loss), begins)
 
     def end(self) -> None:
         """End the request; drops incomplete rounds."""
@@ -170,26 +179,31 @@ class FullInformation(Selector):
         self.end()
         if self.advice is not None:
             for _ in range(self.prior):
-                self.learner.update(1.0 - self.advice, self.learner.probs)
+                self.learner.update(1.0 - self.advice)
 
     def add_drafter(self, name: str | None = None, cost: float | None = None, levels: int | None = None) -> None:
         """Add a drafter in the learner's neutral state; it sleeps in incomplete rounds."""
         super().add_drafter(name, cost, levels)
+        self.played = np.insert(self.played, self.num_drafters - 1, 0.0, axis=-1)
         for part in self.parts.values():
             part.add_drafter()
+        self.queue.levels[-1] = min(self.levels[-1], self.queue.depth)
 
     def remove_drafter(self, index: int) -> None:
         """Remove drafter `index`; the state of the others stays."""
         super().remove_drafter(index)
+        self.played = np.delete(self.played, index, axis=-1)
         for part in self.parts.values():
             part.remove_drafter(index)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next choices depend on, as JSON."""
-        return super().state_dict() | {"parts": {name: part.state_dict() for name, part in self.parts.items()}}
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        return super().state_dict() | {"parts": parts, "played_by_learner": self.played.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         super().load_state_dict(state)
+        self.played = np.array(state["played_by_learner"])
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])

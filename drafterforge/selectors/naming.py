@@ -1,12 +1,25 @@
-"""Checks of names that users type."""
+"""Names that users type, and names under which results are printed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from inspect import Parameter, signature
+from typing import Any
 
 from drafterforge.errors import ConfigError, quote, shorten
+
+OURS = ("hedgespec", "normalhedge_discounted", "static", "random", "router", "oracle")  # not a paper's algorithm
+TUNED = ", tuned"
+
+
+def result_name(selector: str, options: Mapping[str, Any]) -> str:
+    """The name of a selector's results: a paper's name stands for its algorithm with the paper's constants alone.
+
+    options: all but the defaults.  A seed changes no algorithm.
+    """
+    changed = selector not in OURS and any(name != "seed" for name in options)
+    return f"{selector}{TUNED}" if changed else selector
 
 
 def require_name(word: object, names: Iterable[str], what: str) -> str:

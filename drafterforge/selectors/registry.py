@@ -11,6 +11,7 @@ from drafterforge.selectors.base import Selector
 from drafterforge.selectors.exp3 import Exp3
 from drafterforge.selectors.fixed import Oracle, Random, Routed, Static
 from drafterforge.selectors.full_information import FullInformation
+from drafterforge.selectors.hedgespec_paper import HedgeSpecPaper
 from drafterforge.selectors.learners import LEARNERS, Learner
 from drafterforge.selectors.metasd import MetaSDUCB, SequentialHalving
 from drafterforge.selectors.naming import require_name
@@ -31,20 +32,24 @@ register("static", Static)
 register("random", Random)
 register("router", Routed)
 register("oracle", Oracle)
-register("hedgespec", FullInformation, learner="normalhedge", hybrid=True, discount=0.7)
+register("hedgespec", FullInformation, learner="mixture", hybrid=True)
+register("hedgespec-paper", HedgeSpecPaper)
 register("normalhedge", FullInformation, learner="normalhedge")
+register("normalhedge_discounted", FullInformation, learner="normalhedge", hybrid=True, discount=0.7)
 register("hedge", FullInformation, learner="hedge")
 register("adanormalhedge", FullInformation, learner="adanormalhedge")
 register("squint", FullInformation, learner="squint")
 register("ftl", FullInformation, learner="ftl")
+register("mixture", FullInformation, learner="mixture")
 register("ucb1", UCB1)
 register("ucb1_sliding", UCB1, windowing="rounds", window=50)
 register("ucb1_discounted", UCB1, discount=0.98)
 register("ucbspec", UCBSpec)
 register("thompson", Thompson)
+register("thompson_sliding", Thompson, window=50)
 register("exp3spec", Exp3)
 register("metasd_ucb", MetaSDUCB)
-register("metasd_exp3", Exp3, reward="divergence")
+register("metasd_exp3", Exp3, reward="coverage")
 register("metasd_halving", SequentialHalving)
 
 
@@ -72,10 +77,10 @@ def takes_advice(name: str) -> bool:
     return issubclass(kind, Routed) or "prior" in kind.option_names(**preset)
 
 
-def wants_divergence(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether the selector is rewarded by block divergence with these options."""
+def wants_coverage(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether the selector is rewarded by coverage with these options."""
     options = {key: value for key, value in options.items() if key not in SHARED}
-    return issubclass(kind_of(name)[0], Bandit) and selector(name, ["one"], 1, **options).needs.divergence
+    return issubclass(kind_of(name)[0], Bandit) and selector(name, ["one"], 1, **options).needs.coverage
 
 
 def advised(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

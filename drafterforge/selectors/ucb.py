@@ -20,11 +20,12 @@ def ucb1_scores(means: np.ndarray, counts: np.ndarray, rounds: np.ndarray | floa
 
 
 def ucbspec_scores(
-    means: np.ndarray, counts: np.ndarray, rounds: float, depth: int, delta: float, scale: float = 1.0
+    means: np.ndarray, counts: np.ndarray, rounds: float, depth: int | np.ndarray, delta: float, scale: float = 1.0
 ) -> np.ndarray:
     """Mean tokens of a cycle plus BanditSpec's confidence radius, [..., N]; infinite where n = 0.
 
     The radius is (L / 2) sqrt((1 + n) / n^2 (1 + 2 ln(N t^2 sqrt(1 + n) / delta))).  means, counts: [..., N].
+    depth: L.  The paper has one; L / 2 bounds the spread of a drafter of L levels, so each may have its own, [N].
     """
     n = np.where(counts > 0, counts, 1.0)
     log = np.log(counts.shape[-1] * max(rounds, 1.0) ** 2 * np.sqrt(1.0 + n) / delta)
@@ -135,4 +136,5 @@ class UCBSpec(Bandit):
     def select(self, context: Context) -> Choice:
         """The drafter with the highest bound."""
         means = 1.0 + self.depth * self.sums / np.maximum(self.counts, 1.0)
-        return self.best(ucbspec_scores(means, self.counts, self.rounds, self.depth, self.delta, self.scale), context)
+        depth = self.depth if self.costs is not None else self.levels
+        return self.best(ucbspec_scores(means, self.counts, self.rounds, depth, self.delta, self.scale), context)

@@ -6,6 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 Curve = Sequence[Mapping[str, float]]
+MOST_POINTS = 1000  # of a stored curve
+
+
+def thinned(curves: Mapping[str, Curve]) -> dict[str, Curve]:
+    """The curves with at most `MOST_POINTS` points each, evenly spaced from the last one backwards."""
+    return {name: curve[::-1][:: max(-(-len(curve) // MOST_POINTS), 1)][::-1] for name, curve in curves.items()}
 
 
 def plot_curves(path: Path, curves: Mapping[str, Curve], method: str) -> None:

@@ -26,7 +26,7 @@ from drafterforge.config.policy import (
 )
 from drafterforge.config.progress import bar
 from drafterforge.errors import ConfigError
-from drafterforge.replay.environment import DepthEnvironment, ShapeEnvironment, SizeEnvironment
+from drafterforge.replay.environment import DepthEnvironment, ShapeEnvironment, SizeEnvironment, VectorEnvironment
 from drafterforge.replay.scheduler_actions import grown_actions, levels_of, observations_of
 from drafterforge.replay.table import build_table, play, play_static
 from drafterforge.replay.trace import Traces
@@ -44,7 +44,8 @@ Curve = list[dict[str, float]]
 REACHES = tuple(round(0.1 + 0.05 * step, 2) for step in range(15))  # values of `marginal`'s reach that are tried
 RATES = tuple(0.4 + 0.1 * step for step in range(13))  # of its rate, in tokens/s of the best static tree
 NUMBERS_TRIED = 2 * (len(REACHES) + len(RATES))  # pairs that a search tries, about
-TURNS = {"depth": ["depth"], "size": ["size"], "independent": ["size", "depth"], "both": ["size", "depth"]}
+NORMALISING = 1 << 17  # observations at most that give a network's normalisation
+LTD_NETS = {"depth": ["depth"], "size": ["size"], "independent": ["size", "depth"], "both": ["size", "depth"]}
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,11 @@ class FittedPolicy:
 def fit_policy(config: PolicyConfig, inputs: PolicyInputs, drafter: Manifest) -> FittedPolicy:
     """Train a policy of any method, with a bar.  drafter: the one that it schedules."""
     method, score_top_k, grid = config.method, inputs.traces.spec.score_top_k, inputs.grid
-    grids = {"ltd": ltd_grid, "marginal": marginal_grid}
-    grows = method in grids
+    grows = method in ("ltd", "marginal")
+    if method == "ltd":
+        grid = ltd_grid(grid, score_top_k, config.max_depth, config.alone_size if config.decides == "depth" else None)
+    elif method == "marginal":
+        grid = marginal_grid(grid, score_top_k, config.max_depth)
     spec = PolicySpec(
         kind=method if grows else "shapes",
         method=method,
@@ -81,7 +85,7 @@ def fit_policy(config: PolicyConfig, inputs: PolicyInputs, drafter: Manifest) ->
         drafter=inputs.traces.spec.drafters[inputs.drafter],
         drafter_sha256=fingerprint_of(drafter),
         device=inputs.profile.device,
-        grid=(grids[method](grid, score_top_k, config.max_depth) if grows else grid).as_dict(),
+        grid=grid.as_dict(),
         **observed_settings(config),
         top_k=score_top_k if grows else 0,
     )
@@ -114,49 +118,71 @@ def train_shapes(
         planner_config = PlannerConfig(rounds=config.planner_rounds, weight_decay=config.weight_decay)
         curve = train_planner(net, observations, table, planner_config, inputs.seed, advance)
         return {"shapes": net}, {"shapes": curve}
-    net = ActorCritic(observations.shape[1], len(inputs.grid), config.actor, config.critic)
-    net.normalise_by(torch.from_numpy(observations))
-    reward = reward_of(config)
-    hold_cycles = config.train_hold_cycles
-    environment = ShapeEnvironment(table, observations, config.num_envs, hold_cycles, reward, inputs.seed)
-    module = PPOModule(net, environment, ppo_config(config))
-    return {"shapes": net}, {"shapes": fit_ppo(module, inputs.folder, inputs.seed)}
+    settings = config.num_envs, config.train_hold_cycles, reward_of(config), inputs.seed
+    environment = ShapeEnvironment(table, observations, *settings)
+    net, curve = fit_shape_net(config, environment, observations, inputs.folder, inputs.seed)
+    return {"shapes": net}, {"shapes": curve}
+
+
+def fit_shape_net(
+    config: ReSpSPolicyConfig, environment: VectorEnvironment, observations: np.ndarray, folder: Path, seed: int
+) -> tuple[ActorCritic, Curve]:
+    """A network of `resps` trained on an environment, and its curve.
+
+    observations: that normalise it, [n, O].  folder: of logs.
+    """
+    torch.manual_seed(seed)
+    net = ActorCritic(environment.observation_size, environment.num_actions, config.actor, config.critic)
+    step = -(-len(observations) // NORMALISING)
+    net.normalise_by(torch.from_numpy(observations[::step]))
+    return net, fit_ppo(PPOModule(net, environment, ppo_config(config)), folder, seed)
 
 
 def train_ltd(config: LTDPolicyConfig, inputs: PolicyInputs) -> tuple[dict, dict[str, Curve]]:
-    """Networks and curves of `ltd`: depth and size take turns, each trained with the other's network fixed."""
-    grid = ltd_grid(inputs.grid, inputs.traces.spec.score_top_k, config.max_depth)
-    table = build_table(inputs.traces, grid, inputs.drafter, inputs.profile)
-    traces, drafter = inputs.traces, inputs.drafter
-    spec = PolicySpec("ltd", "ltd", "", "", "", "", grid.as_dict(), top_k=traces.spec.score_top_k)
+    """Networks and curves of `ltd`.
+
+    Each network is trained alone first: size on trees of random depths, depth on trees of `alone_size` nodes.  With
+    decides=both they then take turns, each trained with the other's network fixed.
+    """
+    trainings = [(name, False) for name in LTD_NETS[config.decides]]
+    if config.decides == "both":
+        trainings += [(name, True) for name in LTD_NETS["both"]] * (config.rounds - 1)
     nets: dict[str, ActorCritic | None] = {"depth": None, "size": None}
     curves: dict[str, Curve] = {}
-    turns = TURNS[config.decides] * (config.rounds if config.decides == "both" else 1)
-    cycles = max(config.total_cycles // len(turns), 1)
-    for turn, name in enumerate(turns):
-        fixed = None if config.decides == "independent" else nets["depth" if name == "size" else "size"]
-        if name == "size":
-            depths = None if fixed is None else levels_of(LTDPolicy(spec, fixed, None), traces, drafter)
-            environment = SizeEnvironment(
-                table, traces, drafter, depths, config.num_envs, reward_of(config), inputs.seed + turn
-            )
-        else:
-            levels, policy = np.clip(traces.levels, 1, max(grid.depths)), LTDPolicy(spec, None, fixed)
-            depths = (np.minimum(depth, levels) for depth in range(1, max(grid.depths) + 1))
-            actions = np.stack([grown_actions(policy, traces, drafter, each) for each in depths], axis=1)
-            environment = DepthEnvironment(
-                table, traces, drafter, actions, config.num_envs, reward_of(config), inputs.seed + turn
-            )
+    for number, (name, in_turn) in enumerate(trainings):
+        fixed = nets["depth" if name == "size" else "size"] if in_turn else None
+        environment = ltd_environment(config, inputs, name, fixed, inputs.seed + number)
         net, net_config = nets[name], part_of(config, name)
         if net is None:
-            torch.manual_seed(inputs.seed + turn)
+            torch.manual_seed(inputs.seed + number)
             sizes = environment.observation_size, environment.num_actions
             net = ActorCritic(*sizes, net_config.actor, net_config.critic)
             net.normalise_by(torch.from_numpy(random_observations(environment)))
-        module = PPOModule(net, environment, replace(ppo_config(net_config), total_cycles=cycles))
-        curves[f"{turn + 1} {name}"] = fit_ppo(module, inputs.folder / f"{turn + 1}-{name}", inputs.seed + turn)
+        budget = {"total_cycles": max(config.total_cycles // len(trainings), 1)}
+        decisions = config.size_decisions if name == "size" else config.depth_decisions
+        module = PPOModule(net, environment, replace(ppo_config(net_config), **budget, total_decisions=decisions))
+        curves[f"{number + 1} {name}"] = fit_ppo(module, inputs.folder / f"{number + 1}-{name}", inputs.seed + number)
         nets[name] = net.eval()
     return {name: net for name, net in nets.items() if net is not None}, curves
+
+
+def ltd_environment(
+    config: LTDPolicyConfig, inputs: PolicyInputs, name: str, fixed: ActorCritic | None, seed: int
+) -> DepthEnvironment | SizeEnvironment:
+    """The environment of a network of `ltd`.  fixed: the other network; None: it is trained alone."""
+    traces, drafter, top_k = inputs.traces, inputs.drafter, inputs.traces.spec.score_top_k
+    is_depth_alone = name == "depth" and fixed is None
+    grid = ltd_grid(inputs.grid, top_k, config.max_depth, config.alone_size if is_depth_alone else None)
+    table = build_table(traces, grid, drafter, inputs.profile)
+    spec = PolicySpec("ltd", "ltd", "", "", "", "", grid.as_dict(), top_k=top_k)
+    settings = config.num_envs, reward_of(config), seed
+    if name == "size":
+        depths = None if fixed is None else levels_of(LTDPolicy(spec, fixed, None), traces, drafter)
+        return SizeEnvironment(table, traces, drafter, depths, *settings)
+    levels, policy = np.clip(traces.levels, 1, max(grid.depths)), LTDPolicy(spec, None, fixed)
+    depths = (np.minimum(depth, levels) for depth in range(1, max(grid.depths) + 1))
+    actions = np.stack([grown_actions(policy, traces, drafter, each) for each in depths], axis=1)
+    return DepthEnvironment(table, traces, drafter, actions, *settings)
 
 
 def train_marginal(
@@ -209,20 +235,28 @@ def part_of(config: NetworkPolicyConfig, name: str) -> NetworkPolicyConfig:
     return replace(config, actor=actor, gamma=config.gamma if config.size_gamma is None else config.size_gamma)
 
 
-def ltd_grid(grid: ActionGrid, score_top_k: int, max_depth: int) -> ActionGrid:
-    """The trees that LTD's two policies can choose: one width, every depth."""
+def ltd_grid(grid: ActionGrid, score_top_k: int, max_depth: int, size: int | None = None) -> ActionGrid:
+    """The trees that LTD's two policies can choose: one width, every depth; of one size, if `size` is given."""
     if score_top_k not in grid.top_ks:
         raise ConfigError(f"traces record the scores of top_k={score_top_k}, which the grid {grid.name!r} lacks")
+    if size is not None and size > max(grid.num_tokens):
+        raise ConfigError(
+            f"policy.alone_size={size} is beyond the {max(grid.num_tokens)} nodes of the grid {grid.name!r}; "
+            f"type policy.alone_size={max(grid.num_tokens)}, or grid.num_tokens= with larger trees"
+        )
+    sizes = grid.num_tokens if size is None else (size,)
     depths = tuple(range(1, min(max_depth, max(grid.depths)) + 1))
-    return ActionGrid(f"{grid.name}, ltd", grid.num_tokens, depths, (score_top_k,))
+    smallest = min((count for count in sizes if count > 1), default=0)
+    mask = "growing" if smallest > score_top_k + 1 else "pool"  # a level may have fewer candidates than any size
+    return ActionGrid(f"{grid.name}, ltd", sizes, depths, (score_top_k,), mask)
 
 
-def random_observations(environment: DepthEnvironment | SizeEnvironment, steps: int = 32) -> np.ndarray:
-    """Observations of a random policy, which normalise a network, [n, O]."""
+def random_observations(environment: DepthEnvironment | SizeEnvironment, count: int = 2048) -> np.ndarray:
+    """Observations of a random policy, `count` of them or a few more, which normalise a network, [n, O]."""
     draw = np.random.default_rng(0)
     first, masks = environment.reset()
     observations = [first]
-    for _ in range(steps):
+    for _ in range(-(-count // environment.num_envs)):
         noise = draw.random(masks.shape) * masks
         step = environment.step(noise.argmax(axis=1))
         masks = step.masks

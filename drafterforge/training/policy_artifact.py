@@ -20,7 +20,7 @@ from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.schedulers.policy import save_policy
 from drafterforge.targets.load import Target
-from drafterforge.training.learning_curves import plot_curves
+from drafterforge.training.learning_curves import plot_curves, thinned
 from drafterforge.training.policies import PolicyInputs, fit_policy
 
 
@@ -50,15 +50,18 @@ def train_scheduler(
     fitted = fit_policy(cfg.policy, inputs, drafter)
     with run.write() as folder:
         save_policy(folder, fitted.spec, fitted.nets, fitted.seconds)
-        save_json_atomic(folder / "curves.json", fitted.curves)
-        plot_curves(folder / "curves.png", fitted.curves, cfg.policy.method)
+        curves = thinned(fitted.curves)
+        save_json_atomic(folder / "curves.json", curves)
+        plot_curves(folder / "curves.png", curves, cfg.policy.method)
 
 
 def known_settings(cfg: TrainPolicyConfig) -> dict[str, Any]:
     """The settings of a policy that are known before anything is recorded."""
     return {
         "policy": {key: value for key, value in to_dict(cfg.policy).items() if value is not None and key != "name"},
-        "traces": {key: value for key, value in to_dict(cfg.traces).items() if key not in ("batch_size", "shard_size")},
+        "traces": {
+            key: value for key, value in cfg.traces.recorded().items() if key not in ("batch_size", "shard_size")
+        },
         "seed": cfg.seed,
     }
 

@@ -15,11 +15,11 @@ FIGURES = ("train/tokens_per_s", "train/entropy")  # shown while it trains
 
 
 class CycleProgress(StepProgress):
-    """A progress bar over replayed cycles."""
+    """A progress bar over the budget: replayed cycles, or decisions."""
 
     def completed(self, trainer: Trainer, module: PPOModule) -> int:
-        """Replayed cycles."""
-        return module.cycles
+        """The spent budget."""
+        return module.spent
 
     def figures(self, trainer: Trainer, module: PPOModule) -> str:
         """Text beside the bar."""
@@ -41,7 +41,7 @@ def fit_ppo(module: PPOModule, folder: Path, seed: int, progress: bool = True) -
         max_epochs=-1,
         log_every_n_steps=1,
         logger=CSVLogger(str(folder), name="logs", version="csv", flush_logs_every_n_steps=50),
-        callbacks=[CycleProgress(module.config.total_cycles)] if progress else [],
+        callbacks=[CycleProgress(module.budget)] if progress else [],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -26,6 +26,7 @@ class PPOConfig:
     """Settings of PPO."""
 
     total_cycles: int = 400_000  # cycles that the environments play
+    total_decisions: int | None = None  # the budget in decisions instead
     num_steps: int = 64  # decisions per environment and rollout
     batch_size: int = 32  # decisions per optimiser step
     epochs: int = 4  # passes over each rollout
@@ -48,6 +49,8 @@ class PPOConfig:
         for name in ("total_cycles", "num_steps", "batch_size", "epochs", "rho_rollouts"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"ppo.{name} must be >= 1, got {getattr(self, name)}")
+        if self.total_decisions is not None and self.total_decisions < 1:
+            raise ConfigError(f"ppo.total_decisions must be >= 1, got {self.total_decisions}")
         for name in ("gamma", "lam", "warmup_ratio"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"ppo.{name} must lie in [0, 1], got {getattr(self, name)}")
@@ -104,13 +107,23 @@ class PPOModule(LightningModule):
         self.return_mean, self.return_scale, self.num_rollouts = 0.0, 1.0, 0
         self.generator = torch.Generator()  # the only randomness besides the environment's
         self.curve: list[dict[str, float]] = []
-        self.cycles = 0
+        self.cycles, self.decisions = 0, 0
+
+    @property
+    def spent(self) -> int:
+        """The spent part of the budget, in its unit."""
+        return self.cycles if self.config.total_decisions is None else self.decisions
+
+    @property
+    def budget(self) -> int:
+        """Cycles, or decisions, that end the training."""
+        return self.config.total_decisions or self.config.total_cycles
 
     def on_fit_start(self) -> None:
         """Start the environments and the budget."""
         self.observations, self.masks = self.environment.reset()
         self.recent: deque[tuple[float, float]] = deque(maxlen=self.config.rho_rollouts)
-        self.cycles, self.curve = 0, []
+        self.cycles, self.decisions, self.curve = 0, 0, []
 
     def train_dataloader(self) -> Iterable[int]:
         """An endless loader; the budget ends the training."""
@@ -118,9 +131,9 @@ class PPOModule(LightningModule):
 
     def training_step(self, batch: int, index: int) -> None:
         """One rollout, and `epochs` passes over it."""
-        config, before = self.config, self.cycles
+        config, before = self.config, self.spent
         rollout = self.collect()
-        lr = config.lr_at(min(1.0, (before + self.cycles) / 2 / config.total_cycles))
+        lr = config.lr_at(min(1.0, (before + self.spent) / 2 / self.budget))
         tokens, seconds = rollout.tokens.sum().item(), rollout.seconds.sum().item()
         self.recent.append((tokens, seconds))
         rho = sum(t for t, _ in self.recent) / max(sum(s for _, s in self.recent), 1e-12)
@@ -139,7 +152,7 @@ class PPOModule(LightningModule):
         self.curve.append({"cycles": self.cycles} | {f"train/{name}": value for name, value in figures.items()})
         for logger in self.loggers:  # `log_dict` takes as long as an optimiser step
             logger.log_metrics(self.curve[-1], step=len(self.curve))
-        self.trainer.should_stop = self.cycles >= config.total_cycles
+        self.trainer.should_stop = self.spent >= self.budget
 
     @torch.no_grad()
     def collect(self) -> Rollout:
@@ -152,13 +165,14 @@ class PPOModule(LightningModule):
         for t in range(num_steps + 1):
             # copied: the environment may fill the same arrays again
             observations[t], masks[t] = torch.from_numpy(self.observations), torch.from_numpy(self.masks)
-            if t == num_steps or self.cycles >= self.config.total_cycles:
+            if t == num_steps or self.spent >= self.budget:
                 break
             logits = self.net.logits(observations[t], masks[t])
             actions.append(act(logits.cpu(), 1.0, self.generator))
             step = environment.step(actions[-1].numpy())
             self.observations, self.masks = step.observations, step.masks
             self.cycles += int(step.cycles.sum())
+            self.decisions += environment.num_envs
             # copied for the same reason
             steps.append([np.array(x) for x in (step.rewards, step.dones, step.tokens, step.seconds)])
         rewards, dones, tokens, seconds = (np.stack(column) for column in zip(*steps, strict=True))

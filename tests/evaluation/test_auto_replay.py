@@ -31,8 +31,8 @@ def test_without_cycles_the_table_is_known():
 def test_costs_are_corrected_to_the_total_seconds_of_some_cycles():
     cycles = [cycle(4, 0.300), cycle(8, 0.450)]
     costs = StreamCosts(TABLE, []).corrected_by(cycles)
-    assert sum(float(costs.of(entry.num_nodes, 1)) for entry in cycles) == pytest.approx(0.750)
-    assert float(costs.of(1, 1)) == pytest.approx(0.150)
+    assert sum(costs.of(entry.num_nodes, 1) for entry in cycles) == pytest.approx(0.750)
+    assert costs.of(1, 1) == pytest.approx(0.150)
 
 
 def test_the_error_is_that_of_tokens_per_second_of_all_steps_of_the_cycles():

@@ -18,6 +18,7 @@ from drafterforge.reporting.artifact import build_report
 from drafterforge.reporting.console import print_table
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_drafter, tiny_target
 
@@ -138,7 +139,7 @@ def test_methods_take_turns_in_the_first_position():
         def __init__(self, name: str, log: list[str]) -> None:
             self.name, self.log = name, log
 
-        def generate(self, prompts: list[list[int]], count: int) -> list[Generation]:
+        def generate(self, prompts: list[list[int]], count: int, sampling: Sampling = GREEDY) -> list[Generation]:
             self.log.append(self.name)
             return [generation(count, 1.0) for _ in prompts]
 

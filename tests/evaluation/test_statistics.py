@@ -8,9 +8,11 @@ import pytest
 from drafterforge.errors import DrafterforgeError
 from drafterforge.evaluation.statistics import (
     bootstrap_macro_ratio,
+    bootstrap_mean_ratio,
     bootstrap_ratio,
     holm,
     macro_ratio,
+    mean_and_spread,
     totals_ratio,
 )
 
@@ -44,6 +46,18 @@ def test_p_values_outside_0_and_1_are_refused(wrong):
 def test_a_macro_ratio_weighs_prompts_alike_and_totals_weigh_seconds():
     assert macro_ratio(PAIRS) == pytest.approx((2 + 1) / 2)
     assert totals_ratio(PAIRS) == pytest.approx((310 / 16) / (310 / 17))
+
+
+def test_the_interval_of_a_mean_over_seeds_covers_the_spread_of_the_seeds():
+    slow, fast = ([(rate, 1.0, 10.0, 1.0)] * 8 for rate in (9.0, 12.0))  # all prompts of a seed alike
+    assert bootstrap_mean_ratio([slow, slow]) == pytest.approx((0.9, 0.9))
+    assert bootstrap_mean_ratio([slow, fast]) == pytest.approx((0.9, 1.2))  # a draw may have one seed twice
+    assert bootstrap_mean_ratio([PAIRS], seed=2)[0] < totals_ratio(PAIRS) < bootstrap_mean_ratio([PAIRS], seed=2)[1]
+
+
+def test_mean_and_spread_of_two_values_by_hand():
+    assert mean_and_spread([1.0, 1.2]) == {"mean": 1.1, "sd": pytest.approx(0.1414), "values": [1.0, 1.2]}
+    assert mean_and_spread([1.0])["sd"] is None
 
 
 def test_intervals_equal_those_of_resampled_pairs():

@@ -43,6 +43,15 @@ def test_memory_is_used_again_and_is_zero(spare: SpareMemory) -> None:
     assert third.data_ptr() != address
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_row_that_opens_beside_others_waits_for_no_memory_to_be_cleared(spare: SpareMemory, fresh: bool) -> None:
+    cache = new_cache()
+    spare.buffers = [np.full(200_000, 255, dtype=np.uint8)]
+    cache.open_row(4, fresh)
+    assert bool(spare.buffers) == fresh
+    assert cache.data.abs().max() == 0.0
+
+
 @pytest.mark.parametrize("size", [100, 5000])
 def test_memory_of_another_size_is_not_used(spare: SpareMemory, size: int) -> None:
     spare.give(np.full(size, 255, dtype=np.uint8))

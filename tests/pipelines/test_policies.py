@@ -15,6 +15,7 @@ from drafterforge.pipelines import train_policy
 from drafterforge.schedulers.latency import read_profile
 from drafterforge.schedulers.policy import load_policy
 from tests.pipelines.conftest import PLAIN, Bench
+from tests.test_scripts import import_script
 
 pytestmark = pytest.mark.slow  # many short tests
 
@@ -82,6 +83,41 @@ def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(p
     load_policy(policies.artifact("policies", name))
 
 
+def test_several_seeds_give_policies_of_their_own_and_a_spread(policies):
+    done = policies("train-policy", *SQL, "policy=resps", "seeds=[1,2]", "traces.temperature=0", "name=spread")
+    assert done.code == 0, done.err
+    assert "mean and deviation of 3 seeds: replayed " in done.out and "; live " in done.out
+    report = json.loads((policies.artifact("reports", "policy-spread") / "report.json").read_text())
+    spread = report["curves"]["seeds"]
+    assert spread["seeds"] == [0, 1, 2] and len(spread["live"]["values"]) == 3 == len(spread["replayed"]["values"])
+    assert spread["live"]["ci95"][0] <= spread["live"]["mean"] <= spread["live"]["ci95"][1]
+    for name, seed in (("spread", 0), ("spread-seed1", 1), ("spread-seed2", 2)):
+        assert open_artifact(policies.artifact("policies", name), "policies").config["seed"] == seed
+    alone = policies("train-policy", *SQL, "policy=resps", "seed=0", "name=alone")
+    assert alone.code == 0, alone.err
+    weights = [
+        policies.artifact("policies", name) / "policy.safetensors" for name in ("spread", "alone", "spread-seed1")
+    ]
+    assert weights[0].read_bytes() == weights[1].read_bytes() != weights[2].read_bytes()
+
+
+def test_sampled_answers_are_recorded_and_decoded(policies):
+    typed = ("policy=planner", "traces.temperature=1", "traces.name=sampled", "name=sampled")
+    done = policies("train-policy", *SQL, *typed)
+    assert done.code == 0, done.err
+    report = json.loads((policies.artifact("reports", "policy-sampled") / "report.json").read_text())
+    assert {(row["temperature"], row["mismatches"]) for row in report["rows"]} == {(1.0, 0)}
+    assert open_artifact(policies.artifact("traces", "sampled"), "traces").config["traces"]["temperature"] == 1.0
+
+
+def test_the_size_of_a_recording_is_estimated_before_it_begins(policies):
+    typed = ("train-policy", *SQL, "policy=planner", "traces.name=large", "name=large")
+    line = policies(*typed, "traces.num_train=4000000", "traces.max_gb=0.5").one_line()
+    assert "the traces large would take up to" in line and "but traces.max_gb=0.5; type traces.max_gb=" in line
+    assert not policies.artifact("traces", "large").exists()
+    assert "recording " in policies(*typed, "live.num_prompts=0").err
+
+
 def test_an_interrupted_recording_resumes(policies, monkeypatch):
     full = policies.artifact("traces")
     before = {file.name: file.read_bytes() for file in full.glob("shard-*.safetensors")}
@@ -143,6 +179,8 @@ MISTAKES = {
     "traces record the scores of top_k=2, which the grid": ("train-policy", *SQL, "policy=ltd", "grid.top_ks=[1]"),
     "too few to price": ("calibrate", *SQL, "latency.num_prompts=1", "overwrite=true"),
     "latency.path=nowhere.json: there is no such file": ("train-policy", *SQL, "latency.path=nowhere.json"),
+    "seeds= is read by policies with a network only": ("train-policy", *SQL, "seeds=[1]"),
+    "seeds=[1, 0] must differ from each other and from seed=0": ("train-policy", *SQL, "policy=ltd", "seeds=[1,0]"),
     "policy.parts must be one of": ("train-policy", *SQL, "policy=planner", "policy.parts=[colour]"),
     "grid.depths must be ascending": ("train-policy", *SQL, "grid.depths=[2,1]"),
     "no policy named 'planer'; did you mean": ("train-policy", *SQL, "policy=planer"),
@@ -212,9 +250,27 @@ def test_replay_results_are_printed_before_live_decoding(policies, monkeypatch):
     assert "replayed on held-out answers" in done.out and "perfect foresight" in done.out
 
 
+def test_a_policy_trained_online_is_compared_with_one_trained_by_replay(policies, monkeypatch, tmp_path):
+    script = import_script(Path(__file__).parents[2] / "scripts" / "check_replay_training.py", monkeypatch)
+    hf = ("target=hf", f"target.model={policies.target}", "target.name=tiny", PLAIN, f"runs_dir={policies.runs}")
+    script.main([*SQL, *hf, "policy.num_envs=1", "--quick", "--json", str(tmp_path / "check.json")])
+    report = json.loads((tmp_path / "check.json").read_text())
+    figures = report["figures"]
+    assert figures["cycles_different"] == 0 and figures["seconds_ratio"] > 0
+    assert 0 <= figures["agreement"] <= 1 and min(figures["live_online"], figures["live_replay"]) > 0
+    assert set(report["rows"][0]["trees"]) == {"online", "replay", "replay, another seed"}
+
+
 def test_settings_without_a_size_policy_do_not_change(policies):
     settings = open_artifact(policies.artifact("policies", "planner"), "policies").config["policy"]
     assert not [key for key in settings if key.startswith("size_")]
+
+
+def test_seconds_of_another_device_price_the_trees_of_this_target(policies):
+    done = policies("train-policy", *SQL, "policy=planner", "latency=h100-8b", "live.num_prompts=0", "name=priced")
+    assert done.code == 0 and "from the latency profile of H100 with Llama-3.1-8B, as published" in done.out
+    curves = json.loads((policies.artifact("reports", "policy-priced") / "report.json").read_text())["curves"]
+    assert (curves["priced_by"], curves["profile"]) == ("h100-8b", "H100 with Llama-3.1-8B, as published")
 
 
 def test_policies_of_another_drafter_and_profiles_of_another_device_are_refused(policies, tmp_path):

@@ -85,7 +85,7 @@ class PricedBatch(Batch):
     def charge(self, record: CycleRecord, marks: Sequence[Mark]) -> None:
         super().charge(record, marks)
         batch, count = record.tree.tokens.shape
-        record.seconds |= {"verify": float(costs().of(batch * count, batch)), "host": 0.0}
+        record.seconds |= {"verify": costs().of(batch * count, batch), "host": 0.0}
 
 
 @pytest.mark.parametrize("names", [("first",), ("first", "second")])

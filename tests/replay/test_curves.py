@@ -144,8 +144,8 @@ def test_fewer_drafters_play_the_same_cycles(recorded):
     assert (some.static == recorded.static[:, [2, 0]]).all()
 
 
-def test_divergences_of_fewer_drafters_are_means_over_their_own_levels():
+def test_coverages_of_fewer_drafters_are_means_over_their_own_levels():
     recorded = counterfactual([0.5, 0.5], 0)
-    outcomes = replace(recorded.outcomes[0], divergence=np.full((2, recorded.num_tokens), 0.25))
+    outcomes = replace(recorded.outcomes[0], coverage=np.full((2, recorded.num_tokens), 0.25))
     first, second = (replace(recorded, depths=[4, 2], outcomes=[outcomes]).select([drafter]) for drafter in (0, 1))
-    assert (first.outcomes[0].divergence == 0.25).all() and (second.outcomes[0].divergence == 0.5).all()
+    assert (first.outcomes[0].coverage == 0.25).all() and (second.outcomes[0].coverage == 0.5).all()

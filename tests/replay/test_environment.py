@@ -23,6 +23,7 @@ from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid
 from drafterforge.schedulers.growing import LTDPolicy
 from drafterforge.schedulers.nets import ActorCritic
 from drafterforge.schedulers.spec import PolicySpec
+from drafterforge.training.policies import ltd_grid
 from tests.replay.builders import GRID, profile, table, traces
 
 LTD = ActionGrid("ltd", (1, 2, 4, 8), (1, 2, 3), (2,))
@@ -51,6 +52,34 @@ def test_a_grid_has_every_shape_its_pool_can_fill_and_no_drafting():
     assert [GRID.index(shape) for shape in GRID.shapes] == list(range(len(GRID)))
     with pytest.raises(ConfigError, match=r"has nodes 1,2,4,8, levels 1,2,3, top_k 1,2: .* holds top_k \[1\]"):
         GRID.check((1,), 3, "the trace")
+
+
+def test_re_sps_s_grid_has_the_papers_177_actions_and_always_drafts():
+    """The paper's rule with its own depths: TT <= k^(d - 1)."""
+    paper = ActionGrid("paper", (32, 48, 64, 80, 96, 128), tuple(range(4, 10)), (8, 12, 16, 20, 32), "resps")
+    triples = [(count, d, k) for count in paper.num_tokens for d in range(3, 9) for k in paper.top_ks]
+    assert paper.table.tolist() == [[count, d + 1, k] for count, d, k in triples if count <= k ** (d - 1)]
+    assert len(paper) == 177 and NO_DRAFT not in paper.shapes
+    assert ActionGrid.of(paper.as_dict()) == paper and "mask" not in GRID.as_dict()
+    with pytest.raises(ConfigError, match="mask of an action grid must be one of pool, growing, resps, got colour"):
+        ActionGrid("paper", (32,), (4,), (8,), "colour")
+    with pytest.raises(ConfigError, match=r"has no tree of at most top_k\^\(depth - 2\) nodes, see grid.mask"):
+        ActionGrid("paper", (32,), (2,), (8,), "resps")
+
+
+def test_a_level_with_fewer_candidates_than_every_size_is_verified_as_it_is():
+    recorded = traces(lengths=(40, 40))
+    grid = ltd_grid(ActionGrid("g", (8, 10), (1, 2, 3), (2,)), 2, 3)
+    assert grid.mask == "growing" and ltd_grid(LTD, 2, 3).mask == "pool"
+    policy = ltd_policy(grid, None, None)
+    depths = 1 + np.arange(recorded.num_roots) % np.clip(recorded.levels, 1, 3)
+    actions, nodes = grown_actions(policy, recorded, 0, depths), nodes_of(policy, recorded, 0, depths)
+    assert set(zip(depths.tolist(), nodes.tolist(), strict=True)) == {(1, 3), (2, 7), (3, 10)}
+    rows = np.flatnonzero(recorded.levels > 0)  # below the last root nothing is drafted
+    actions, nodes, depths = actions[rows], nodes[rows], depths[rows]
+    replayed_depths, replayed_nodes = (values[rows, actions] for values in recorded.drafted(grid))
+    assert replayed_nodes.tolist() == nodes.tolist() and replayed_depths.tolist() == depths.tolist()
+    assert sizes_allowed(grid, np.array([1, 2, 3])).tolist() == [[True, False], [True, False], [True, True]]
 
 
 @pytest.mark.parametrize("hold_cycles", [1, 4])

@@ -14,7 +14,7 @@ from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
 from drafterforge.replay.record import record_answer
 from drafterforge.replay.scheduler_actions import depth_observations, observations_of, size_observations
 from drafterforge.replay.scheduler_play import actions_of
-from drafterforge.replay.trace import TraceSpec, join
+from drafterforge.replay.trace import TraceSpec, join, load_shards, save_shard
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
@@ -78,6 +78,49 @@ def test_replayed_cycles_equal_live_cycles_for_every_action(everything, name):
             assert [cycle.depth for cycle in generation.cycles] == depths[rows, action].tolist()
             different += len(set(replayed)) > 1
     assert different > 9 or name != "a"  # a drafter without accepted tokens would prove little
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_sampled_answers_replay_the_cycles_of_sampled_decoding(everything, temperature):
+    target, drafters, _ = everything
+    sampling = [Sampling(temperature=temperature, seed=seed) for seed in (3, 4)]
+    answers = Engine(target).generate(PROMPTS, COUNT, sampling)
+    assert [answer.tokens for answer in answers] != [
+        answer.tokens for answer in Engine(target).generate(PROMPTS, COUNT)
+    ]
+    recorded = [record_answer(target, Pool(drafters), answer, SPEC, max_new_tokens=COUNT) for answer in answers]
+    traces = join(SPEC, recorded, ["x"] * 2, ["test"] * 2)
+    table, lengths = traces.accept_lengths(GRID, 0), set()
+    for action in range(0, len(GRID), 5):
+        live = Engine(target, drafters["a"], GRID.shapes[action], max_batch=1).generate(PROMPTS, COUNT, sampling)
+        for answer, generation in enumerate(live):
+            assert generation.tokens == answers[answer].tokens
+            replayed = accept_lengths_of(traces, table, answer, action)
+            assert [cycle.accept_length for cycle in generation.cycles] == replayed
+            lengths |= set(replayed)
+    assert len(lengths) > 1
+
+
+def test_a_root_takes_the_bytes_that_are_estimated(everything, tmp_path):
+    target, _, traces = everything
+    save_shard(tmp_path / "shard-00000.safetensors", traces)
+    texts = 4 * sum(len(tokens) for tokens in traces.tokens) + 2000  # tokens and the header
+    size, estimate = (
+        (tmp_path / "shard-00000.safetensors").stat().st_size,
+        SPEC.bytes_per_root(target.backbone.embedding.shape[1]),
+    )
+    assert 0 <= size - estimate * traces.num_roots < texts
+    again = load_shards(tmp_path, SPEC)
+    assert all((again.rows[key] == traces.rows[key]).all() for key in ("ranks", "scores", "features"))
+
+
+def test_answers_in_a_row_are_views_and_equal_to_copies(everything):
+    traces = everything[2]
+    first, copy = traces.select([0, 1]), traces.select([1, 0]).select([1, 0])
+    assert np.shares_memory(first.rows["ranks"], traces.rows["ranks"])
+    assert not np.shares_memory(copy.rows["ranks"], traces.rows["ranks"])
+    assert all((first.rows[key] == copy.rows[key]).all() for key in first.rows)
+    assert traces.select([]).num_roots == 0
 
 
 def test_recorded_scores_are_those_of_drafting(everything):

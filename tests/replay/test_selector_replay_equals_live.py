@@ -44,7 +44,7 @@ def recorded(everything) -> RecordedAnswers:
     """The recorded counterfactuals of the answers."""
     target, drafters, shapes, answers = everything
     pool = Pool(drafters, shapes=shapes)
-    return record_answers(target, pool, SHAPE, answers, divergences=True)["static"]
+    return record_answers(target, pool, SHAPE, answers, coverages=True)["static"]
 
 
 def live_cycles(answer) -> list[tuple]:
@@ -94,7 +94,7 @@ def test_trees_with_tokens_of_retrieval_are_replayed_too(everything, selector, w
     hybrids = {name: HybridDrafter(drafters[name], retrieval, **worth) for name in "ab"}
     pool = {"a+": hybrids["a"], "d": drafters["d"], "b+": hybrids["b"], "retrieval": retrieval}
     shapes = {name: TreeShape(12, 7, 3) for name in ("a+", "b+")}
-    recorded = record_answers(target, Pool(pool, shapes=shapes), SHAPE, answers, divergences=True)["static"]
+    recorded = record_answers(target, Pool(pool, shapes=shapes), SHAPE, answers, coverages=True)["static"]
     live = Engine(target, Pool(pool, selector, shapes=shapes, seed=3), SHAPE, max_batch=1).generate(PROMPTS, COUNT)
     for answer, cycles in zip(live, recorded.run(recorded.maker(selector, seed=3)), strict=True):
         assert live_cycles(answer) == replayed_cycles(recorded, cycles)
@@ -113,7 +113,7 @@ def test_selectors_that_draw_are_replayed_with_their_seed(recorded):
         assert recorded.run(recorded.maker(name, seed=3)) != recorded.run(recorded.maker(name, seed=4))
 
 
-def test_recorded_divergences_equal_those_of_live_cycles(everything, recorded):
+def test_recorded_coverages_equal_those_of_live_cycles(everything, recorded):
     target, drafters, shapes, _ = everything
     heard = []
 
@@ -124,16 +124,16 @@ def test_recorded_divergences_equal_those_of_live_cycles(everything, recorded):
         return bandit
 
     Engine(target, Pool(drafters, recording, shapes=shapes), SHAPE, max_batch=1).generate(PROMPTS[:1], COUNT)
-    table, start = recorded.counterfactuals[0].outcomes[0].divergence, 1 + len(PROMPTS[0])
-    divergences = [table[feedback.drafter, feedback.position - start] for feedback in heard]
-    assert divergences == pytest.approx([feedback.divergence for feedback in heard], abs=1e-5)
-    assert len({*divergences}) > 5
+    table, start = recorded.counterfactuals[0].outcomes[0].coverage, 1 + len(PROMPTS[0])
+    coverages = [table[feedback.drafter, feedback.position - start] for feedback in heard]
+    assert coverages == pytest.approx([feedback.coverage for feedback in heard], abs=1e-5)
+    assert len({*coverages}) > 5
     assert {feedback.drafter for feedback in heard} == set(range(len(drafters)))
 
 
-def test_counterfactuals_without_divergences_are_refused_by_selectors_that_need_them():
+def test_counterfactuals_without_coverages_are_refused_by_selectors_that_need_them():
     counterfactual = counterfactual_of([[0, 0, 2, 2, 2], [0, 0, 1, 1, 1]])
-    with pytest.raises(DrafterforgeError, match="metasd_ucb needs counterfactuals with divergences"):
+    with pytest.raises(DrafterforgeError, match="metasd_ucb needs counterfactuals with coverages"):
         play_selector(build_selector("metasd_ucb", ["a", "b"], 4), counterfactual)
 
 

@@ -14,15 +14,22 @@ from drafterforge.config.commands import EvaluateConfig, TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.suite_checks import check_suite
+from drafterforge.reporting.code_state import code_state
+from drafterforge.reporting.paper_age import is_current, old_rows
+from drafterforge.reporting.paper_claims import CLAIMS, Claim, judge
 from drafterforge.reporting.paper_evidence import gather
 from drafterforge.reporting.paper_forms import FIGURES, FORMS
-from drafterforge.reporting.paper_tables import PaperTable, paper_tables, render_papers
+from drafterforge.reporting.paper_steps import STEPS
+from drafterforge.reporting.paper_tables import PaperTable, Reason, paper_tables, render_papers
 from drafterforge.reporting.published import published
 from drafterforge.selectors import names as selector_names
 from tests.reporting.builders import full_report, live_row, replay_row
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "papers_tables.py"
 POOL = ["general", "sql", "retrieval"]
+LIMITS = {"tokens_per_s": (20, 200), "actions": (1, 177), "verify_ms": (1, 200), "draft_ms": (0.1, 20)}
+LIMITS |= {"select_ms": (0.01, 5), "accuracy": (0, 100), "faster_tasks": (0, 57), "schedule_of_total": (0, 100)}
+LIMITS |= {f"{step}_of_overhead": (0, 100) for step in ("draft", "host", "schedule")}
 RESPS = ("mt_bench", "humaneval", "gsm8k", "alpaca", "cnn_dm")
 
 
@@ -96,12 +103,12 @@ def test_published_numbers_are_plausible():
     for table in published().tables:
         for row in table.rows:
             for value in filter(None, row.values):
-                assert {"tokens_per_s": 20, "actions": 1}.get(row.figure, 0.9) <= value, (table, row)
-                assert value <= {"tokens_per_s": 200, "actions": 177}.get(row.figure, 9), (table, row)
+                least, most = LIMITS.get(row.figure, (0.9, 9))
+                assert least <= value <= most, (table, row)
 
 
 def test_every_form_of_a_paper_has_published_tables_beside_it():
-    assert {table.form for table in published().tables} == {form.key for form in FORMS}
+    assert {table.form for table in published().tables} == {form.key for form in FORMS} - {"priced"}
 
 
 def test_lines_name_selectors_that_exist():
@@ -112,12 +119,13 @@ def test_lines_name_selectors_that_exist():
 @pytest.mark.slow
 def test_the_commands_that_tables_suggest_exist():
     typed = {tuple(shlex.split(command)) for form in FORMS for command in form.commands}
+    assert typed == {tuple(shlex.split(command)) for step in STEPS for command in step.commands}
     training = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "train-policy")]
     assert len(training) > 8
+    expected = {line.schedule for form in FORMS for line in form.lines} | {"router"}
     for keys in training:
         cfg = load_config("train_policy", TrainPolicyConfig, list(keys))
-        expected = {line.schedule for form in FORMS for line in form.lines}
-        assert (cfg.name or cfg.policy.method) in expected
+        assert (cfg.name.removesuffix(f"-{cfg.latency.device}") or cfg.policy.name or cfg.policy.method) in expected
     measuring = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "eval")]
     assert len(training) + len(measuring) == len(typed)
     for keys in measuring:
@@ -207,6 +215,11 @@ def test_a_policy_is_recognised_by_the_name_of_its_training():
     assert cells(by_form["ltd_ablation"])["size policy alone", "speed-up"] == {"QA": "1.50x"}
 
 
+def test_a_replayed_expert_is_the_drafter_with_the_name_of_the_domain():
+    row = replay_row("sql alone", "static", 3.0, drafters=POOL, domain="sql")
+    assert cells(tables(report(row))["hedgespec"])["the domain's expert", "MAT"] == {"sql": "3.00"}
+
+
 def test_the_best_drafter_needs_rows_of_the_whole_pool():
     two = [alone("general", "gsm8k", 2.0), alone("sql", "gsm8k", 2.5), over("metasd_ucb", "gsm8k", 2.4)]
     assert ("best drafter alone", "MAT") not in cells(tables(report(*two))["metasd"])
@@ -222,6 +235,7 @@ def test_every_drafter_has_its_row_by_domain():
     assert [row[0] for row in table.ours.cells] == POOL
     assert cells(table) == {("general", "MAT"): {"sql": "2.00"}, ("sql", "MAT"): {"sql": "2.50"}}
     assert table.note == "22 of 24 cells not measured (2 of the others by exact replay); type:"
+    assert table.form.commands
 
 
 def test_pool_scaling_is_read_from_rows_along_the_axis_and_from_the_curve():
@@ -269,29 +283,139 @@ def test_the_first_report_that_holds_a_cell_fills_it():
     assert cells(tables(second, first)["ltd"])["EAGLE-3 (default tree)", "MAT"] == {"QA": "2.50", "Alpaca": "3.00"}
 
 
-def test_sampled_rows_and_batches_are_left_out_and_counted():
-    rows = [alone("general", "qa", temperature=1.0), alone("general", "qa", batch_size=4), alone("general", "qa", 3.0)]
+def test_batches_and_tuned_selectors_are_left_out_and_counted():
+    rows = [alone("general", "qa", batch_size=4), alone("general", "qa", 3.0), replay_row("ucb1", "ucb1", 2.0)]
     evidence, forms = paper_tables([report(*rows)])
-    assert evidence.left_out == 2
-    assert "Left out: 2 rows that were sampled or decoded in batches" in render_papers(evidence, forms)
+    assert (evidence.left_out, evidence.tuned) == (1, 1)
+    text = render_papers(evidence, forms)
+    assert "Left out: 1 rows that were decoded in batches" in text
+    assert "Left out: 1 rows of selectors with constants tuned here" in text
     assert [row.figures["mat"] for row in evidence.rows] == [3.0]
 
 
+def test_sampled_rows_stand_in_the_table_of_their_temperature():
+    by_form = tables(report(alone("general", "qa", 2.5, temperature=1.0), alone("general", "qa", 3.0)))
+    assert cells(by_form["ltd_sampled"])["EAGLE-3 (default tree)", "MAT"] == {"QA": "2.50"}
+    assert cells(by_form["ltd"])["EAGLE-3 (default tree)", "MAT"] == {"QA": "3.00"}
+
+
+def test_a_router_has_its_accuracy_by_wording_and_its_stream_a_column():
+    router = {"rows": [{"prompts": "as written", "accuracy": 0.975}, {"prompts": "role", "accuracy": 0.5}]}
+    stream = report(replay_row("router", "router", 2.5), alone("general", "mixed", 2.0)) | {"suite": "ood"}
+    by_form = tables(stream, router | {"target": {"name": "tiny"}})
+    assert cells(by_form["router"])["offline router", "% sent to the right drafter"] == {
+        "as written": "98",
+        "role": "50",
+    }
+    assert cells(by_form["ood"])["offline router", "MAT"] == {"rephrased": "2.50"}
+    assert cells(by_form["ood"])["EAGLE-3 (generalist)", "MAT"] == {"rephrased": "2.00"}
+
+
+def test_steps_of_a_cycle_are_in_milliseconds_and_shares_of_the_overhead():
+    rows = [alone("general", "mixed"), with_policy("resps", "mt_bench", 1.5)]
+    by_form = tables(report(*rows))
+    line = cells(by_form["hedgespec_cost"])["generalist alone", "ms a cycle, target"]
+    assert line == {"all domains": "15.00"}  # 6 s of 400 cycles
+    values = cells(by_form["resps_overhead"])
+    assert values["Re-SpS: standard PPO", "% of the overhead, drafting"] == {"MT-bench": "76.9"}  # 2 s of 2.6 s
+
+
+def test_trees_priced_by_a_device_stand_in_its_column():
+    rows = [("default tree 60/8/10", 30.0), ("policy ltd-h100 (ltd)", 40.0), ("perfect foresight", 60.0)]
+    replayed = [{"name": name, "mat": 2.0, "tokens_per_s": rate, "actions": 1} for name, rate in rows]
+    replayed.append({"name": "no drafting", "mat": None, "tokens_per_s": 20.0, "actions": None})
+    table = tables(report(replayed=replayed, profile="an H100", priced_by="h100"))["priced"]
+    assert cells(table) == {
+        (line, "replayed tokens/s over no drafting"): {"an H100": value}
+        for line, value in (("EAGLE-3 (default tree)", "1.50x"), ("LTD", "2.00x"), ("perfect foresight", "3.00x"))
+    }
+
+
 @pytest.mark.parametrize("key", ["target", "device", "dtype"])
-def test_reports_of_several_targets_or_devices_are_refused(key):
-    other_report = report() | {key: {"name": "big"} if key == "target" else "other"}
-    with pytest.raises(
-        ArtifactError, match=r"^the reports are of tiny, cpu, float32 and of .*; give reports of one target"
-    ):
-        gather([report(), other_report])
+def test_reports_of_several_targets_or_timed_on_several_devices_are_refused(key):
+    timed = report(alone("general", "qa"))
+    second = timed | {key: {"name": "big"} if key == "target" else "other"}
+    with pytest.raises(ArtifactError, match=r"^the reports are of .* and of .*; give reports of one target and dtype"):
+        gather([timed, second])
+
+
+def test_a_replay_may_be_from_another_device():
+    replayed = report(replay_row("general alone", "static", 3.0, drafters=POOL)) | {"device": "a second cpu"}
+    assert gather([replayed, report(alone("general", "qa"))]).about == "tiny, cpu, float32"
 
 
 def test_an_empty_report_gives_empty_tables_that_say_what_to_type():
     evidence, forms = paper_tables([{"rows": []}])
     assert all(cells(table) == {} and table.missing == table.cells > 0 for table in forms)
     text = render_papers(evidence, forms)
-    assert "16 of 16 cells not measured; type:" in text
-    assert 'drafterforge eval suite=scaling "suite.selectors=' in text
+    assert "20 of 20 cells not measured; type:" in text
+    assert "drafterforge eval suite=domains name=papers-domains " in text
+
+
+# --- reasons, age and verdicts -------------------------------------------------------------------
+
+
+def test_a_reason_marks_the_cells_that_it_explains_and_the_others_are_unexplained():
+    reasons = {"ltd": [Reason("not measured: no clock", figure="speedup"), Reason("does not apply: no", method="LTD")]}
+    evidence, forms = paper_tables([report(alone("general", "qa", 2.0))], reasons=reasons)
+    table = next(table for table in forms if table.form.key == "ltd")
+    assert table.reasons == ["not measured: no clock", "does not apply: no"]
+    assert table.ours.cells[0] == ["EAGLE-3 (default tree)", "speed-up", "(a)", "(a)", "(a)", "1.50x", ""]
+    assert table.ours.cells[-1] == ["LTD", "MAT", "(b)", "(b)", "(b)", "(b)", ""]
+    assert {(cell.method, cell.figure) for cell in table.unexplained} == {
+        ("EAGLE-3 (default tree)", "mat"),
+        ("EAGLE-3 (best static tree)", "mat"),
+    }
+    assert table.missing == 24 - 2 - 4  # cells that do not apply are not missing
+    assert "- (a) not measured: no clock" in render_papers(evidence, forms)
+
+
+def test_a_row_is_old_if_a_part_of_the_code_behind_it_or_its_drafter_changed():
+    code = {"drafters": "1", "replay": "1", "tree": "1", "selectors": "1"}
+    row = replay_row("ucbspec", "ucbspec", 2.0, domain="alpaca", options={})
+    measured = report(row) | {"code": code, "parents": [{"kind": "drafters", "name": "sql", "sha256": "a"}]}
+    evidence, forms = paper_tables([measured])
+
+    def lines(code, drafters):
+        return old_rows(evidence, forms, ["bench"], code, drafters)
+
+    assert lines(code | {"kernels": "2"}, {"sql": "a"}) == []  # kernels decide no replay
+    assert lines(code | {"selectors": "2"}, {}) == ["bench: ucbspec on alpaca is older than selectors"]
+    assert lines(code, {"sql": "b"}) == ["bench: ucbspec on alpaca is older than drafter sql"]
+    assert is_current(measured, code, {"sql": "a"}) and not is_current(measured, code, {"sql": "b"})
+    assert not is_current(measured, code | {"selectors": "2"}, {})
+
+
+def test_a_report_that_does_not_say_its_code_is_old():
+    evidence, forms = paper_tables([report(replay_row("general alone", "static", 2.0, domain="qa"))])
+    code = {"drafters": "1", "replay": "1", "tree": "1"}
+    assert old_rows(evidence, forms, ["r"], code, {}) == ["r: general alone on qa is older than drafters, replay, tree"]
+
+
+@pytest.mark.parametrize(
+    ("values", "references", "verdict"),
+    [
+        ({"a": 2.0, "b": 3.0}, {"a": 1.0, "b": 2.5}, ("2.50 against 1.75, in 2 of 2 columns", "holds")),
+        ({"a": 2.0, "b": 2.0}, {"a": 1.0, "b": 2.5}, ("2.00 against 1.75, in 1 of 2 columns", "depends")),
+        ({"a": 2.0, "b": 9.0}, {"a": 3.0}, ("2.00 against 3.00", "does not hold")),
+        ({}, {"a": 3.0}, ("", "not measured")),
+    ],
+)
+def test_a_claim_is_judged_by_the_columns_that_both_methods_have(values, references, verdict):
+    assert judge(Claim("ltd", "x", "ltd", "mat", "m", "o"), values, references) == verdict
+
+
+def test_a_claim_about_one_method_compares_its_last_column_with_its_first():
+    claim = Claim("hedgespec", "x", "scaling", "mat", "m", "m", least=None, most=1.0)
+    assert judge(claim, {"N = 1": 2.0, "N = 2": 9.0, "N = 3": 1.5}, {}) == ("1.50 against 2.00", "holds")
+
+
+def test_claims_name_methods_and_figures_of_their_tables():
+    by_key = {form.key: form for form in FORMS}
+    for claim in CLAIMS:
+        form = by_key[claim.form]
+        assert {claim.method, claim.over} <= {line.name for line in form.lines} and claim.figure in form.figures
+        assert claim.paper in published().papers
 
 
 def test_a_complete_table_suggests_no_command():
@@ -312,7 +436,7 @@ def test_markdown_has_every_table_and_every_source():
     for table in published().tables:
         assert f"]({table.read})" in text
         assert f"target {table.target}; {table.hardware}" in text
-    assert text.count("## ") == len(FORMS)
+    assert text.count("## ") == len(FORMS) + 1  # and the verdicts
     assert "| LTD | speed-up | 3.96x | 3.79x | 4.53x | 3.41x | 3.92x |" in text
     assert "| MetaSpS-EXP3 | speed-up |  |  |  |  |  |" in text
 
@@ -338,3 +462,45 @@ def test_the_script_prints_and_writes_the_cells_of_partial_reports(tmp_path, cap
 def test_a_mistake_of_the_script_is_one_line(tmp_path, capsys):
     assert script()([str(tmp_path / "nowhere")]) == 2
     assert re.fullmatch(r"cannot read .*nowhere.*\n", capsys.readouterr().err)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder with one report of today's code, and a reason for every cell."""
+    folder = tmp_path / "docs" / "reports"
+    (folder / "papers").mkdir(parents=True)
+    measured = report(replay_row("general alone", "static", 2.0, domain="qa", drafters=POOL)) | {"code": code_state()}
+    (folder / "papers" / "papers-domains.json").write_text(json.dumps(measured))
+    reasons = {form.key: [] for form in FORMS} | {"all": [{"why": "not measured: yet"}]}
+    (folder / "papers.yaml").write_text(json.dumps(reasons))
+    return tmp_path
+
+
+def test_check_accepts_a_page_with_a_reason_for_every_cell(root, capsys):
+    assert script()(["--root", str(root)]) == 0
+    assert script()(["--check", "--root", str(root)]) == 0
+    assert capsys.readouterr().out.endswith("every cell is filled or explained, and no row is old\n")
+
+
+def test_check_prints_empty_cells_old_rows_and_an_old_page(root, capsys):
+    assert script()(["--root", str(root)]) == 0
+    folder = root / "docs" / "reports"
+    content = json.loads((folder / "papers" / "papers-domains.json").read_text())
+    (folder / "papers" / "papers-domains.json").write_text(json.dumps(content | {"code": {}}))
+    reasons = json.loads((folder / "papers.yaml").read_text())
+    reasons["all"] = [{"why": "not measured: yet", "method": "[!L]*"}]
+    (folder / "papers.yaml").write_text(json.dumps(reasons))
+    capsys.readouterr()
+    assert script()(["--check", "--root", str(root)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(
+        line.startswith("LTD: tasks of MMLU: LTD, faster_tasks, MMLU is empty without a reason") for line in lines
+    )
+    assert "papers-domains: general alone on qa is older than drafters, replay, tree" in lines
+    assert any("is out of date; type `python scripts/papers_tables.py`" in line for line in lines)
+    assert lines[-1] == f"{len(lines) - 1} faults"
+
+
+def test_without_reports_the_script_says_what_makes_them(tmp_path, capsys):
+    assert script()(["--root", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("has no report; type `python scripts/papers_reports.py`\n")

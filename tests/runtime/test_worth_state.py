@@ -52,14 +52,14 @@ def test_seconds_are_those_of_the_machine_that_reads_them(learned, tmp_path):
     save_state(learned, tmp_path / "state")
     slow = new_worth(slower=3.0)
     load_state(slow, tmp_path / "state")
-    expected = 3.0 * float(slow.costs.of(1, 1)) / 0.030 * 0.005 / learned.costs.correction[1]
+    expected = 3.0 * slow.costs.of(1, 1) / 0.030 * 0.005 / learned.costs.correction[1]
     assert slow.neural_s.value == pytest.approx(expected)
     for mean, of_learned in (
         (slow.arms.read_s, learned.arms.read_s),
         (slow.arms.draft_s["sql"], learned.arms.draft_s["sql"]),
     ):
         assert mean.value / expected == pytest.approx(of_learned.value / 0.005)
-    plain = [1.0 / float(worth.costs.of(1, 1)) for worth in (slow, learned)]
+    plain = [1.0 / worth.costs.of(1, 1) for worth in (slow, learned)]
     assert slow.rate(1) / plain[0] == pytest.approx(learned.rate(1) / plain[1])
 
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from drafterforge.config.commands import CalibrateConfig
+from drafterforge.config.replay import LatencyConfig
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.calibration import CycleTimes, ProbedAnswer, errors_on, fit_profile
 from drafterforge.replay.trace import load_shards, save_shard
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.base import RandomScheduler
-from drafterforge.schedulers.latency import STEPS, Cycles, hats, read_profile, terms
+from drafterforge.schedulers.latency import STEPS, Cycles, hats, path_of_device, read_profile, terms
 from drafterforge.schedulers.latency_fit import fit_step, fit_terms, unpriced
 from tests.models import tiny_target
 from tests.replay.builders import profile, traces
@@ -149,6 +150,29 @@ def test_an_unusable_profile_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match="measured trees up to 20 nodes, 5 levels and top_k 5") as caught:
         profile().check(ActionGrid("g", (64,), (2,), (4,)), path)
     assert "drafterforge calibrate drafter=a grid.num_tokens=[1,2,4,8,20,64] grid.depths=[2]" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a100-8b", "h100-8b"])
+def test_published_seconds_have_a_source_for_every_step_and_price_large_trees(name):
+    published = read_profile(path_of_device(name))
+    sources = " ".join(published.sources)
+    assert all(step in sources for step in ("draft", "refresh", "verify", "host", "autoregressive"))
+    assert "as published" in published.device
+    published.check(ActionGrid("g", (21, 60, 240), (8, 13), (10, 32)), name)
+    depth, nodes = np.array([0, 8]), np.array([1, 240])
+    token, cycle = published.cycle_s(Cycles(depth, np.array([1, 10]), nodes, depth, depth + 1))
+    assert published.token_s(0) <= token < cycle < 3 * token  # a large tree costs less than three tokens there
+
+
+def test_a_profile_without_sources_says_nothing_of_them():
+    assert "sources" not in profile().as_json()  # settings of policies that exist do not change
+
+
+def test_an_unknown_device_and_two_profiles_are_one_line():
+    with pytest.raises(ConfigError, match=r"latency.device=none is unknown; type one of a100-8b, h100-8b, or latency"):
+        path_of_device("none")
+    with pytest.raises(ConfigError, match="both name a profile; leave one out"):
+        LatencyConfig(path="a.json", device="a100-8b")
 
 
 def profile_with(path: str, value: object = None) -> dict:

@@ -119,7 +119,7 @@ def test_halving_plays_in_turns_drops_the_worse_half_and_keeps_the_last():
     rewards, choices = [0.3, 0.9, 0.1, 0.8], []
     for cycle in range(24):
         drafter = chooser.select(Context(cycle, 0)).drafter
-        chooser.observe(Feedback(drafter, 0, 1, DEPTH, divergence=rewards[drafter]))
+        chooser.observe(Feedback(drafter, 0, 1, DEPTH, coverage=rewards[drafter]))
         choices.append(drafter)
     assert choices == [0, 0, 1, 1, 2, 2, 3, 3] + [1] * 4 + [3] * 4 + [1] * 8
 
@@ -128,13 +128,13 @@ def test_halving_compares_a_new_drafter_with_the_last_one():
     chooser = make("metasd_halving", 2, budget=4)
     chooser.begin()
     for reward in (0.5, 0.5, 0.2, 0.2):
-        chooser.observe(Feedback(chooser.select(NO_MASK).drafter, 0, 1, DEPTH, divergence=reward))
+        chooser.observe(Feedback(chooser.select(NO_MASK).drafter, 0, 1, DEPTH, coverage=reward))
     assert chooser.left.tolist() == [1, 0]
     chooser.add_drafter()
     rewards = [0.5, 0.2, 0.9]
     for _ in range(20):
         drafter = chooser.select(NO_MASK).drafter
-        chooser.observe(Feedback(drafter, 0, 1, DEPTH, divergence=rewards[drafter]))
+        chooser.observe(Feedback(drafter, 0, 1, DEPTH, coverage=rewards[drafter]))
     assert chooser.left.tolist() == [0, 0, 1]
 
 
@@ -158,21 +158,21 @@ def test_costs_turn_rewards_into_tokens_per_second():
     slow, fast = (chooser.reward_of(Feedback(drafter, 0, 3, DEPTH)) for drafter in (0, 1))
     assert (slow, fast) == (pytest.approx(3 / 5 / 2), pytest.approx(3 / 5))
     chooser = make("metasd_ucb", 2, costs=[0.1, 0.05])
-    assert chooser.reward_of(Feedback(1, 0, 1, 2, divergence=0.5)) == pytest.approx((1 - 0.5**5) / 0.5 / 5)
+    assert chooser.reward_of(Feedback(1, 0, 1, 2, coverage=0.5)) == pytest.approx((1 - 0.5**5) / 0.5 / 5)
 
 
-def test_metasd_needs_a_divergence():
+def test_metasd_needs_a_coverage():
     chooser = make("metasd_ucb")
-    assert chooser.needs == Needs(divergence=True) and make("ucb1").needs == Needs()
+    assert chooser.needs == Needs(coverage=True) and make("ucb1").needs == Needs()
     assert make("metasd_ucb", reward="efficiency").needs == Needs()
-    for divergence, words in (
-        (None, "^metasd_ucb needs the divergence of every cycle, got None$"),
-        (float("nan"), "^metasd_ucb needs the divergence of every cycle, got nan$"),
-        (1.5, r"^divergence must lie in \[0, 1\], got 1.5 .. 1.5$"),
+    for coverage, words in (
+        (None, "^metasd_ucb needs the coverage of every cycle, got None$"),
+        (float("nan"), "^metasd_ucb needs the coverage of every cycle, got nan$"),
+        (1.5, r"^coverage must lie in \[0, 1\], got 1.5 .. 1.5$"),
     ):
         with pytest.raises(DrafterforgeError, match=words):
-            chooser.observe(Feedback(0, 0, 1, DEPTH, divergence=divergence))
-    chooser.observe(Feedback(0, 0, 1, DEPTH, divergence=1 + 1e-6))
+            chooser.observe(Feedback(0, 0, 1, DEPTH, coverage=coverage))
+    chooser.observe(Feedback(0, 0, 1, DEPTH, coverage=1 + 1e-6))
     assert chooser.sums[0] == 1
 
 
@@ -198,3 +198,24 @@ def test_a_new_drafter_of_exp3_starts_at_the_mean_of_the_others(name):
     assert chooser.losses.tolist() == [*losses.tolist(), pytest.approx(losses.mean())]
     probs = chooser.select(Context(60, 0)).probs
     assert probs[:3].min() < probs[3] < probs[:3].max()
+
+
+def test_thompson_counts_only_the_rounds_of_its_window():
+    chooser = make("thompson_sliding", 2, window=3)
+    for drafter, reward in ((0, 0.5), (1, 0.25), (0, 1.0), (0, 0.75)):
+        chooser.learn(drafter, reward)
+    assert chooser.alpha.tolist() == [2.75, 1.25] and chooser.beta.tolist() == [1.25, 1.75]
+    chooser.remove_drafter(0)
+    chooser.learn(0, 1.0)
+    assert chooser.alpha.tolist() == [2.25] and chooser.beta.tolist() == [1.75]
+
+
+def test_ucbspec_bounds_a_shallow_drafter_by_its_own_levels():
+    chooser = make("ucbspec", 2, depth=10, levels=[3, 10])
+    for drafter in (0, 1):
+        chooser.learn(drafter, 0.1)
+    assert chooser.select(NO_MASK).drafter == 1
+    alike = make("ucbspec", 2, depth=10)
+    for drafter in (0, 1):
+        alike.learn(drafter, 0.1)
+    assert alike.select(NO_MASK).drafter == 0

@@ -33,8 +33,11 @@ CASES = [
     ("random", {}),
     ("hedgespec", {}),
     ("hedgespec", UNEQUAL),
-    ("hedgespec", {"costs": COSTS, "estimator": "ratio_rb", "draw": "sample", "discount": 0.9}),
-    ("hedgespec", {"objective": "token", "discount": 1.0, **UNEQUAL}),
+    ("hedgespec", {"costs": COSTS, "estimator": "ratio_rb", "draw": "sample", "discounts": [1.0, 0.8]}),
+    ("hedgespec", {"objective": "token", "hybrid": False, **UNEQUAL}),
+    ("normalhedge_discounted", {}),
+    ("normalhedge_discounted", {"costs": COSTS, "estimator": "ratio_rb", "draw": "sample", "discount": 0.9}),
+    ("normalhedge_discounted", {"objective": "token", "discount": 1.0, **UNEQUAL}),
     ("normalhedge", {"levels": LEVELS}),
     ("normalhedge", {"objective": "token", "estimator": "ratio"}),
     ("hedge", {"hybrid": True}),
@@ -404,7 +407,14 @@ def test_nothing_waits_for_the_device(name, options):
 
 
 def test_names_are_those_of_the_registry():
-    assert set(names()) - set(batched_names()) == {"router", "oracle", "ucb1_sliding", "metasd_halving"}
+    assert set(names()) - set(batched_names()) == {
+        "router",
+        "oracle",
+        "hedgespec-paper",
+        "ucb1_sliding",
+        "thompson_sliding",
+        "metasd_halving",
+    }
 
 
 @pytest.mark.parametrize(
@@ -420,7 +430,7 @@ def test_names_are_those_of_the_registry():
         ("hedge", {"skip": 0.9}, r"selector=hedge cannot have skip=0.9 for many requests at once; leave it out"),
         ("ftl", {"granularity": "chunk"}, r"selector=ftl cannot have granularity=chunk .*; type granularity=token"),
         ("ucb1", {"window": 20}, r"selector=ucb1 cannot have window=20 for many requests at once; type window=0"),
-        ("metasd_ucb", {}, r"selector=metasd_ucb cannot have reward=divergence .*; type reward=efficiency"),
+        ("metasd_ucb", {}, r"selector=metasd_ucb cannot have reward=coverage .*; type reward=efficiency"),
         ("hedge", {"etas": 1.0}, r"no option of hedge 'etas'; did you mean 'eta'\? .*"),
         ("hedge", {"costs": [1.0]}, r"costs needs a number for each of 5 drafters, got 1"),
     ],

@@ -47,7 +47,7 @@ def run_queue(chunks, granularity="token", eval_interval=1):
 def test_any_chunking_gives_the_same_complete_rounds_in_order(chunks, eval_interval):
     _, rounds, num_known = run_queue(chunks, eval_interval=eval_interval)
     assert [entry[0] for entry in rounds] == list(range(START, START + num_known - DEPTH + 1))
-    for position, gamma, accepted, _, _ in rounds:
+    for position, gamma, accepted, _, _, _ in rounds:
         index = position - START
         assert np.array_equal(gamma, GAMMA[:, index : index + DEPTH])
         assert np.array_equal(accepted, ACCEPTED[:, index : index + DEPTH])
@@ -66,7 +66,7 @@ def test_no_round_waits_longer_than_twice_the_depth_or_comes_before_it_is_comple
 def test_each_round_carries_the_probabilities_of_its_cycle(chunks, eval_interval):
     _, rounds, _ = run_queue(chunks, eval_interval=eval_interval)
     begins = np.minimum(np.cumsum([0, *chunks]), POSITIONS)
-    for position, _, _, probs, _ in rounds:
+    for position, _, _, probs, _, _ in rounds:
         covering = begins[begins <= position - START].max()
         assert np.array_equal(probs, probs_at(covering))
 
@@ -133,3 +133,16 @@ def test_probabilities_out_of_range_are_refused_and_rounding_errors_clipped():
     assert (rounds.gamma == 1).all() and np.isnan(rounds.accepted).all()
     with pytest.raises(DrafterforgeError, match=r"^gamma must lie in \[0, 1\], got 1.2 .. 1.2$"):
         queue.extend(Evaluation(2, np.full((DRAFTERS, 1), 1.2), np.ones((DRAFTERS, 1))))
+
+
+def test_a_deep_drafter_delays_rounds_only_while_it_is_accepted():
+    """Drafter 0 has 2 levels, drafter 1 has 10; rounds complete once neither can go on."""
+    hits = np.array([[1, 1, 0, 1, 1, 1, 1, 1], [1, 1, 1, 0, 1, 1, 1, 1]], dtype=float)
+    queue = DelayQueue(2, 10, levels=np.array([2, 10]))
+    queue.add_cycle(0, np.array([1.0, 0.0]))
+    assert queue.extend(Evaluation(0, hits[:, :3], hits[:, :3])).positions.tolist() == []  # drafter 1 goes on
+    rounds = queue.extend(Evaluation(3, hits[:, 3:], hits[:, 3:]))
+    assert rounds.positions.tolist() == [0, 1, 2, 3]  # from position 4 on drafter 1 has not missed
+    lengths = rounds.accepted.cumprod(axis=-1).sum(axis=-1)
+    assert lengths.tolist() == [[2.0, 3.0], [1.0, 2.0], [0.0, 1.0], [5.0, 0.0]]
+    assert DelayQueue(2, 3).levels.tolist() == [3, 3]

@@ -7,13 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from drafterforge.errors import DrafterforgeError
+from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.selectors import learner
 from drafterforge.selectors.learners import LEARNERS
 from drafterforge.selectors.learners.adanormalhedge import adanormalhedge_probs
+from drafterforge.selectors.learners.normalhedge import normalhedge_probs
 from drafterforge.selectors.learners.squint import squint_probs
 
 ALL_LEARNERS = pytest.mark.parametrize("name", LEARNERS)
+SINGLE_LEARNERS = pytest.mark.parametrize("name", [name for name in LEARNERS if name != "mixture"])
 
 
 def train_learner(name, losses, **options):
@@ -45,13 +47,13 @@ def test_one_drafter_has_all_the_weight(name):
     assert train_learner(name, np.random.default_rng(0).random((20, 1))).probs.tolist() == [1.0]
 
 
-@ALL_LEARNERS
+@SINGLE_LEARNERS
 def test_a_discount_forgets(name):
     losses = np.concatenate((np.tile([0.0, 1.0], (100, 1)), np.tile([1.0, 0.0], (30, 1))))
     assert train_learner(name, losses, discount=0.9).probs.argmax() == 1
 
 
-@ALL_LEARNERS
+@SINGLE_LEARNERS
 def test_sleeping_drafters_keep_their_regret_and_the_others_learn_without_them(name):
     policy = train_learner(name, np.random.default_rng(0).random((6, 3)))
     before, probs = policy.regrets.copy(), policy.probs
@@ -78,10 +80,39 @@ def test_a_new_drafter_starts_without_regret_and_the_others_keep_theirs(name):
     policy = train_learner(name, np.random.default_rng(0).random((20, 3)))
     before = policy.regrets.copy()
     policy.add_drafter()
-    assert policy.regrets.tolist() == [*before.tolist(), 0.0]
+    assert np.array_equal(policy.regrets, [*before, np.zeros_like(before[0])])
     policy.remove_drafter(1)
-    assert policy.regrets.tolist() == [before[0], before[2], 0.0]
+    assert np.array_equal(policy.regrets, [before[0], before[2], np.zeros_like(before[0])])
     assert policy.probs.shape == (3,) and abs(policy.probs.sum() - 1) < 1e-12
+
+
+def test_a_mixture_of_one_discount_is_normalhedge_with_it():
+    losses = np.random.default_rng(0).random((60, 4))
+    mixture = train_learner("mixture", losses, discounts=[0.9])
+    assert mixture.probs == pytest.approx(train_learner("normalhedge", losses, discount=0.9).probs, rel=1e-9)
+
+
+def test_a_mixture_weighs_its_learners_by_their_losses_where_cycles_begin():
+    losses = np.random.default_rng(1).random((40, 3))
+    policies = [learner("normalhedge", 3, discount=discount) for discount in (1.0, 0.5)]
+    mixture, excess = learner("mixture", 3, discounts=[1.0, 0.5]), np.zeros(2)
+    for number, loss in enumerate(losses):
+        probs = np.array([policy.probs for policy in policies])
+        weights = normalhedge_probs(excess)[0]
+        assert mixture.probs == pytest.approx(weights @ probs, abs=1e-9)
+        excess += (weights @ probs @ loss - probs @ loss) * (number % 3 == 0)
+        mixture.update(loss, begins_cycle=number % 3 == 0)
+        for policy in policies:
+            policy.update(loss)
+
+
+def test_a_mixture_lets_drafters_sleep():
+    mixture = train_learner("mixture", np.random.default_rng(0).random((6, 3)), discounts=[1.0, 0.5])
+    before = mixture.regrets.copy()
+    mixture.update(np.array([0.2, np.nan, 0.6]), awake=np.array([True, False, True]))
+    assert mixture.regrets[1] == pytest.approx(before[1] * [1.0, 0.5]) and mixture.rounds == 7
+    with pytest.raises(ConfigError, match=r"^discounts must be a list of numbers, got 0.5$"):
+        learner("mixture", 3, discounts=0.5)
 
 
 def test_hedge_takes_the_rate_of_its_horizon_or_of_the_rounds_so_far():

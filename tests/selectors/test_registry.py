@@ -11,6 +11,7 @@ import pytest
 
 from drafterforge.errors import ConfigError
 from drafterforge.selectors import Context, Selector, learner, names, register, registry, selector
+from drafterforge.selectors.naming import result_name
 from tests.selectors.world import make
 
 POOL = ["sql", "python"]
@@ -82,3 +83,10 @@ def test_the_selectors_room_imports_only_numpy():
         "print(sorted({'torch', 'scipy', 'hydra', 'lightning', 'matplotlib'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_results_are_named_after_a_paper_only_with_its_constants():
+    assert result_name("ucbspec", {"seed": 3}) == "ucbspec"
+    assert result_name("ucbspec", {"scale": 0.1}) == "ucbspec, tuned"
+    assert result_name("normalhedge", {"discount": 0.8, "hybrid": True}) == "normalhedge, tuned"
+    assert result_name("hedgespec", {"prior": 4}) == "hedgespec"

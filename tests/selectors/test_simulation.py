@@ -38,10 +38,10 @@ class Live(SCRIPT.SimulatedSelector):
             if late >= 0:
                 values = self.gammas[late][seed]
                 evaluation = Evaluation(late * SCRIPT.DEPTH, values, values)
-            divergence = float(gamma[seed, choices[seed]].mean())
+            coverage = float(gamma[seed, choices[seed]].mean())
             position = self.rounds * SCRIPT.DEPTH
             feedback = Feedback(
-                int(choices[seed]), position, int(length[seed]), SCRIPT.DEPTH, False, divergence, evaluation
+                int(choices[seed]), position, int(length[seed]), SCRIPT.DEPTH, False, coverage, evaluation
             )
             chooser.observe(feedback)
         self.rounds += 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.config.policy import LTDPolicyConfig
@@ -19,6 +20,7 @@ from drafterforge.schedulers.marginal import MarginalPolicy, marginal_grid
 from drafterforge.schedulers.policy import load_policy
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.training import policies
+from drafterforge.training.learning_curves import thinned
 from tests.replay.builders import profile, traces
 
 
@@ -39,6 +41,56 @@ def test_ltd_trains_the_papers_networks_each_with_its_own_discount(tmp_path, mon
     assert widths(nets["size"].actor) == [1024, 256] == widths(nets["size"].critic)
     assert widths(nets["depth"].actor) == [1024] and widths(nets["depth"].critic) == [1024, 256]
     assert {(name.split("-")[1], gamma) for name, gamma in seen} == {("size", 0.9), ("depth", 0.999)}
+
+
+def test_ltd_trains_each_network_alone_before_they_take_turns(tmp_path, monkeypatch):
+    config = LTDPolicyConfig(method="ltd", alone_size=4, size_decisions=20, depth_decisions=30, actor=[4], critic=[4])
+    recorded, action_grid = traces(), ActionGrid("g", (2, 4, 8), (1, 2), (1, 2))
+    inputs = policies.PolicyInputs(recorded, 0, profile(), action_grid, tmp_path, 0)
+    trainings, real = [], policies.fit_ppo
+
+    def fit(module, folder, seed):
+        trainings.append((folder.name, module.environment))
+        curve = real(module, folder, seed, progress=False)
+        budget = 20 if "size" in folder.name else 30
+        assert budget <= module.decisions < budget + config.num_envs
+        return curve
+
+    monkeypatch.setattr(policies, "fit_ppo", fit)
+    policies.train_ltd(config, inputs)
+    assert [name for name, _ in trainings] == ["1-size", "2-depth", "3-size", "4-depth"]
+    size_alone, depth_alone, size_in_turn, depth_in_turn = (environment for _, environment in trainings)
+    assert size_alone.fixed is None and size_in_turn.fixed is not None  # random depths; those of the depth network
+    nodes = depth_alone.table.grid.table[depth_alone.actions, 0]
+    assert set(nodes[:, 1].tolist()) == {4}  # of two levels, whatever the size network has learnt
+    assert depth_in_turn.table.grid.num_tokens == action_grid.num_tokens
+
+
+def test_a_stored_curve_ends_with_the_last_point_and_has_a_thousand_at_most():
+    curves = {name: [{"round": n} for n in range(count)] for name, count in (("short", 3), ("none", 0), ("long", 7812))}
+    stored = thinned(curves)
+    assert (stored["short"], stored["none"]) == (curves["short"], [])
+    assert len(stored["long"]) == 977 and stored["long"][-1] == {"round": 7811}
+
+
+@pytest.mark.parametrize("num_envs", [1, 64])
+def test_a_network_is_normalised_by_as_many_observations_whatever_the_environments(tmp_path, num_envs):
+    config = LTDPolicyConfig(method="ltd", num_envs=num_envs)
+    inputs = policies.PolicyInputs(traces(), 0, profile(), ActionGrid("g", (2, 4), (1, 2), (1, 2)), tmp_path, 0)
+    environment = policies.ltd_environment(config, inputs, "depth", None, 0)
+    assert len(policies.random_observations(environment)) == 2048 + num_envs
+
+
+def test_a_depth_policy_alone_verifies_the_same_number_of_nodes_in_decoding(tmp_path, monkeypatch):
+    monkeypatch.setattr(policies, "fit_ppo", lambda *_: [])
+    config = LTDPolicyConfig(method="ltd", decides="depth", alone_size=4)
+    inputs = policies.PolicyInputs(traces(), 0, profile(), ActionGrid("g", (1, 2, 8), (1, 2), (1, 2)), tmp_path, 0)
+    drafter = Manifest("drafters", "a", "tiny", "f", {}, {}, "now")
+    monkeypatch.setattr(policies, "fingerprint_of", lambda _: "sha")
+    fitted = policies.fit_policy(config, inputs, drafter)
+    assert fitted.spec.grid["num_tokens"] == [4]
+    with pytest.raises(ConfigError, match=r"policy\.alone_size=9 is beyond the 8 nodes of the grid 'g'"):
+        policies.fit_policy(replace(config, alone_size=9), inputs, drafter)
 
 
 @pytest.mark.parametrize("decides", ["depth", "size"])

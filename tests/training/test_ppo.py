@@ -121,6 +121,12 @@ def train(folder: Path, world: World, config: PPOConfig = QUICK, seed: int = 0) 
     return module
 
 
+def test_a_budget_of_decisions_ends_the_training_whatever_the_cycles(tmp_path):
+    config = replace(QUICK, total_cycles=1, total_decisions=3 * 16 * World.num_envs + 1, num_steps=16)
+    module = train(tmp_path, Bandit(), config)
+    assert module.decisions == 3 * 16 * World.num_envs + World.num_envs and len(module.curve) == 4
+
+
 def choices(module: PPOModule, world: World) -> list[int]:
     """The policy's best action in each state."""
     return act(module.net.logits(torch.eye(world.num_states))).tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drafterforge.tree.divergence import first_branch
+from drafterforge.tree.coverage import first_branch
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import TreeShape
 from drafterforge.tree.union import MISSING, expand_widths

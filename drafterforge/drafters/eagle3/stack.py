@@ -6,7 +6,7 @@ Axes: N drafters, B rows, A committed tokens, H hidden, W draft vocabulary; cach
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_levels, new_draft_cache
+from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_levels, level_step, new_draft_cache
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth, judge
 from drafterforge.drafters.proposer import PromptReader, Request, SoloProposer
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.tree.expand import Growth
+from drafterforge.tree.expand import Growth, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence
 
@@ -274,6 +274,28 @@ class Eagle3Proposer(SoloProposer):
     def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
         """Trees below the roots [B], the tokens of the newest stable slots."""
         return self.group.draft(0, list(range(len(root))), root, shape)
+
+    def draft_chains(self, root: Tensor, depth: int, draw: Callable[[int, Tensor], Tensor]) -> Tree:
+        """Chains of `depth` sampled tokens below the roots [B].
+
+        draw(level, logits [B, W]) returns the draft ids of the tokens of a level, [B].
+        """
+        group, drafter = self.group, self.group.drafters.members[0]
+        base = max(group.stable)
+        group.cache.reserve(base + depth)
+        stable = torch.tensor(group.stable, device=root.device)
+        step = level_step(drafter, group.cache, self.last, stable, base)
+
+        def drawn(level: int, logits: Tensor) -> Tensor:
+            """Logits [B, W] with which the beam of one node takes the drawn token."""
+            chain = torch.full_like(logits, -torch.inf, dtype=torch.float32)
+            return chain.scatter_(1, draw(level, logits)[:, None], 0.0)
+
+        def chain_step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
+            return drawn(level, step(level, tokens, origin, reads)[:, 0])[:, None]
+
+        shape = TreeShape(depth + 1, depth, 1)
+        return expand(root, drawn(0, group.logits[0]), shape, chain_step, drafter.token_ids)
 
 
 def read_slots(

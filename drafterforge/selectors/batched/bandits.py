@@ -80,13 +80,19 @@ class BatchedUCBSpec(BatchedBandit):
 
     rule: UCBSpec
 
+    def __init__(self, rule: UCBSpec, num_slots: int, device: torch.device | str = "cpu") -> None:
+        """See `BatchedSelector`."""
+        super().__init__(rule, num_slots, device)
+        self.levels = torch.tensor(rule.levels.tolist(), dtype=REAL, device=self.device)
+
     def choose(self, slots: Tensor, allowed: Tensor | None = None) -> Tensor:
         """The drafters with the highest bounds."""
         sums, counts = self.totals.index_select(0, slots).unbind(dim=1)
         rounds = counts.sum(dim=-1, keepdim=True).clamp_(min=1.0)
         log = (rounds.square_() * (self.num_drafters / self.rule.delta) * (1.0 + counts).sqrt_()).log_()
-        radius = ((1.0 + counts) / counts.square() * (1.0 + 2.0 * log)).sqrt_() * (self.rule.scale * self.depth / 2.0)
-        bounds = 1.0 + self.depth * sums / counts + radius
+        radius = ((1.0 + counts) / counts.square() * (1.0 + 2.0 * log)).sqrt_() * (self.rule.scale / 2.0)
+        depth = self.depth if self._costs is not None else self.levels  # as in `UCBSpec`
+        bounds = 1.0 + self.depth * sums / counts + radius * depth
         return self.best(slots, torch.where(counts > 0, bounds, torch.inf), allowed)
 
 
@@ -118,6 +124,8 @@ class BatchedThompson(BatchedBandit):
 
     def __init__(self, rule: Thompson, num_slots: int, device: torch.device | str = "cpu") -> None:
         """See `BatchedSelector`."""
+        if rule.window:
+            raise unavailable(rule, "window", rule.window, "type window=0")
         super().__init__(rule, num_slots, device, decay=rule.decay)
 
     def outcomes(self, slots: Tensor, arms: Tensor, rewards: Tensor) -> Tensor:

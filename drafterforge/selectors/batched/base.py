@@ -37,9 +37,12 @@ class BatchedSelector(ABC):
         device: torch.device | str = "cpu",
         *,
         num_totals: int = 0,
-        decay: float = 1.0,
+        decay: float | Tensor = 1.0,
     ) -> None:
-        """rule: the selector of one request, whose options count here.  decay: factor of `totals` in each round."""
+        """rule: the selector of one request, whose options count here.
+
+        decay: factor of `totals` in each round, of all sums or of each, [F, 1].
+        """
         self.rule, self.device = rule, torch.device(device)
         self.num_drafters, self.depth, self.decay = rule.num_drafters, rule.depth, decay
         self.generator = None  # the meta device has none
@@ -108,10 +111,10 @@ class BatchedSelector(ABC):
             return
         rounds = self.rounds.index_select(0, slots) - self.initial_rounds.index_select(0, slots)
         initial = self.initial_totals.index_select(0, slots)
-        learned = self.totals.index_select(0, slots) - initial * (self.decay**rounds)[:, None, None]
+        learned = self.totals.index_select(0, slots) - initial * self.decay ** rounds[:, None, None]
         later = rounds.sum() - rounds.cumsum(0)  # rounds of the requests after each
         self.carried_totals.mul_(self.decay ** rounds.sum()).add_(
-            (learned * (self.decay**later)[:, None, None]).sum(dim=0)
+            (learned * self.decay ** later[:, None, None]).sum(dim=0)
         )
         self.carried_rounds.add_(rounds.sum())
 

@@ -1,30 +1,30 @@
 """HedgeSpec for many requests: learners that follow the losses of all drafters.
 
 Axes: B rows, N drafters, K levels, P = K + 1 positions of a cycle, D measurements of a round (K, or 1 for the objective
-`token`), Q = D - 1 positions in the queue, R rounds, F sums per drafter.
+`token`), Q = D - 1 positions in the queue, R rounds, F sums per drafter, M distributions that a
+learner plays.
 
 A round starts at each position and needs the D measurements from there on, see `selectors.delay`.  The queue of a slot
-holds its last Q positions, aligned to the right, so the queue and the P positions of a cycle hold P windows of D
-positions.  Window w is a complete round if the queue holds its start and the cycle has committed its last position.
+holds its last Q positions, aligned to the right.  A window of D positions starts at each position of the queue and of a
+cycle.  It is a complete round if it was open and nothing that is still unknown can change it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from drafterforge.selectors.batched.base import REAL, BatchedSelector, unavailable
 from drafterforge.selectors.batched.learners import batched_learner
 from drafterforge.selectors.full_information import FullInformation
 
 
-def round_weights(num_windows: int, start: int, stop: int, discount: float) -> list[float]:
-    """Weights of the windows and of all rounds before them; the number of rounds.  Windows [start, stop) are rounds."""
-    num_rounds = max(stop - start, 0)
-    weights = [discount ** (stop - 1 - window) if start <= window < stop else 0.0 for window in range(num_windows)]
-    return [*weights, discount**num_rounds, float(num_rounds)]
+def round_weights(is_round: Tensor, discounts: Tensor) -> Tensor:
+    """Weights of windows, and of all rounds before them, [B, F, R + 1].  is_round: [B, R] bool.  discounts: [F]."""
+    later = is_round.sum(dim=1, keepdim=True) - is_round.cumsum(dim=1)  # rounds after each window
+    weights = discounts[:, None] ** later[:, None] * is_round[:, None]
+    return torch.cat((weights, discounts[:, None] ** is_round.sum(dim=1)[:, None, None]), dim=2)
 
 
 class BatchedFullInformation(BatchedSelector):
@@ -38,26 +38,19 @@ class BatchedFullInformation(BatchedSelector):
             raise unavailable(rule, "skip", rule.skip, "leave it out")
         if rule.queue.granularity != "token":
             raise unavailable(rule, "granularity", rule.queue.granularity, "type granularity=token")
-        discount = rule.learner.discount
         self.learner = batched_learner(rule.learner, torch.device(device))
-        super().__init__(rule, num_slots, device, num_totals=self.learner.num_totals, decay=discount)
+        self.discounts = torch.tensor(self.learner.discounts, dtype=REAL, device=device)
+        super().__init__(rule, num_slots, device, num_totals=len(self.discounts), decay=self.discounts[:, None])
         self.draw, self.prior, self.by_token = rule.draw, rule.prior, rule.objective == "token"
         self.queue_size = size = rule.queue.depth - 1
         self.hybrid = rule.hybrid and size > 0
-        # Hits and then the distribution of the cycle that emitted each position, [S, 2 N, Q]; 0 where there is none.
-        self.queue = self._zeros(num_slots, 2 * self.num_drafters, size)
-        self.filled = torch.zeros(num_slots, dtype=torch.int64, device=self.device)  # positions in the queue
-        self.offsets = torch.arange(size, device=self.device)
-        # See `round_weights`: of the windows of a cycle by its tokens and `filled`, of open rounds, of advice.
-        self.cycle_weights = self._table(
-            round_weights(self.depth + 1, size - filled, count, discount)
-            for count in range(self.depth + 2)
-            for filled in range(size + 1)
-        )
-        self.open_weights = self._table(
-            round_weights(size, size - filled, size, discount) for filled in range(size + 1)
-        )
-        self.advice_weights = self._table([round_weights(1, 0, 1, discount)])
+        # What was played in the last choice, [S, M N].
+        self.played_rows = self.played.repeat(1, self.learner.num_played)
+        # Hits at each position, what its cycle played, and whether it begins one, [S, C, Q]; 0 where there is none.
+        self.channels = [self.num_drafters, self.played_rows.shape[1], 1]
+        self.queue = self._zeros(num_slots, sum(self.channels), size)
+        self.filled = torch.zeros(num_slots, dtype=torch.int64, device=self.device)  # open rounds, the last positions
+        self.offsets = torch.arange(size + self.depth + 1, device=self.device)
         levels = torch.tensor(rule.levels.tolist(), device=self.device)[:, None]
         level = torch.arange(self.depth + 1, device=self.device)
         self.drafts = (level[1:] <= levels).to(REAL)  # whether each drafter drafts a level, [N, K]
@@ -65,65 +58,89 @@ class BatchedFullInformation(BatchedSelector):
         self.powers = level.to(REAL)
         self.shallow = bool((rule.levels < self.depth).any())
 
-    def _table(self, rows: Iterable[list[float]]) -> Tensor:
-        return torch.tensor(list(rows), dtype=REAL, device=self.device)
-
     def begin(self, slots: Tensor, advice: Tensor | None = None) -> None:
         """Start requests; advice counts for `prior` rounds."""
         super().begin(slots, advice)
         self.drop(slots)
         if advice is None or not self.prior:
             return
-        weights = self.advice_weights.expand(len(slots), -1)
+        is_round = torch.ones(len(slots), 1, dtype=torch.bool, device=self.device)
         gains = advice.to(REAL)[..., None]
+        begins = torch.ones_like(gains[:, :1])
         for _ in range(self.prior):
             totals, rounds = self.totals.index_select(0, slots), self.rounds.index_select(0, slots)
-            self._learn(slots, weights, self.learner.probs(totals, rounds)[..., None], gains)
+            played = self.learner.played(totals, self.learner.probs(totals, rounds))
+            self._learn(slots, is_round, played[..., None], gains, begins)
 
     def choose(self, slots: Tensor, allowed: Tensor | None = None) -> Tensor:
         """The likeliest allowed drafters, or drawn by their probabilities."""
         totals, rounds = self.totals.index_select(0, slots), self.rounds.index_select(0, slots)
         if self.hybrid:
             filled = self.filled.index_select(0, slots)
-            hits, probs = self.queue.index_select(0, slots).chunk(2, dim=1)
-            weights = self.open_weights.index_select(0, filled)
-            totals = self._after(totals, weights, probs, self._open_gains(hits, filled))
-            rounds += weights[:, -1]
-        return self.from_probs(slots, self.learner.probs(totals, rounds), allowed, self.draw)
+            hits, played, begins = self.queue.index_select(0, slots).split(self.channels, dim=1)
+            is_round = self.offsets[: self.queue_size] >= self.queue_size - filled[:, None]
+            totals = self._after(totals, is_round, played, self._open_gains(hits, filled), begins)
+            rounds += filled
+        arms = self.from_probs(slots, self.learner.probs(totals, rounds), allowed, self.draw)
+        self.played_rows.index_copy_(0, slots, self.learner.played(totals, self.probs(slots)))
+        return arms
 
     def observe(self, slots: Tensor, hits: Tensor, counts: Tensor, depths: Tensor) -> None:
         """Queue the positions of the cycles; learn from the rounds that they complete."""
-        filled, played = self.filled.index_select(0, slots), self.played.index_select(0, slots)
-        latest = torch.cat((hits.to(REAL), played[..., None].expand_as(hits)), dim=1)
-        queue = torch.cat((self.queue.index_select(0, slots), latest), dim=2)  # [B, 2 N, Q + P]
-        hits, probs = queue.chunk(2, dim=1)
-        weights = self.cycle_weights.index_select(0, counts * (self.queue_size + 1) + filled)
-        self._learn(slots, weights, probs[..., : self.depth + 1], self._gains(hits.unfold(2, self.queue_size + 1, 1)))
+        filled, played = self.filled.index_select(0, slots), self.played_rows.index_select(0, slots)
+        begins = (torch.arange(hits.shape[2], device=self.device) == 0).to(REAL).expand(len(slots), 1, -1)
+        latest = torch.cat((hits.to(REAL), played[..., None].expand(-1, -1, hits.shape[2]), begins), dim=1)
+        queue = torch.cat((self.queue.index_select(0, slots), latest), dim=2)  # [B, C, Q + P]
+        hits, played, begins = queue.split(self.channels, dim=1)
+        end, start = self.queue_size + counts[:, None], self.queue_size - filled[:, None]
+        is_known = self.offsets < end
+        is_judged = self._are_judged(torch.where(is_known[:, None], hits, 1.0), end - self.offsets)
+        is_open = (self.offsets >= start) & is_known
+        is_round = is_open & (is_judged | (self.offsets < start)).cumprod(dim=1).bool()
+        gains = self._gains(self._windows(torch.where(is_known[:, None], hits, 0.0), 0.0))
+        self._learn(slots, is_round, played, gains, begins)
         if self.queue_size:
-            columns = (counts[:, None] + self.offsets)[:, None].expand(-1, 2 * self.num_drafters, -1)
-            self.queue.index_copy_(0, slots, queue.gather(2, columns))
-            self.filled.index_copy_(0, slots, (filled + counts).clamp_(max=self.queue_size))
+            filled = filled + counts - is_round.sum(dim=1)
+            positions = self.offsets[: self.queue_size]
+            columns = (counts[:, None] + positions)[:, None].expand(-1, sum(self.channels), -1)
+            open_positions = (positions >= self.queue_size - filled[:, None])[:, None]
+            self.queue.index_copy_(0, slots, queue.gather(2, columns) * open_positions)
+            self.filled.index_copy_(0, slots, filled)
+
+    def _windows(self, hits: Tensor, unknown: float) -> Tensor:
+        """The window that starts at each position, [B, N, R, D].  unknown: value after the last position."""
+        return pad(hits, (0, self.queue_size), value=unknown).unfold(2, self.queue_size + 1, 1)
+
+    def _are_judged(self, hits: Tensor, num_known: Tensor) -> Tensor:
+        """Whether nothing unknown can change the window at each position, [B, R]; see `DelayQueue`.
+
+        hits: [B, N, R], 1 where unknown.  num_known: positions from there on, [B, R].
+        """
+        missed = self._windows(hits, 1.0).prod(dim=-1) == 0
+        levels = self.drafts[:, : self.queue_size + 1].sum(dim=1)
+        return (missed | (levels[:, None] <= num_known[:, None])).all(dim=1)
 
     def drop(self, slots: Tensor) -> None:
         """Forget incomplete rounds."""
         self.queue.index_fill_(0, slots, 0.0)
         self.filled.index_fill_(0, slots, 0)
 
-    def _learn(self, slots: Tensor, weights: Tensor, probs: Tensor, gains: Tensor) -> None:
+    def _learn(self, slots: Tensor, is_round: Tensor, played: Tensor, gains: Tensor, begins: Tensor) -> None:
         """Learn from rounds; see `_after`."""
-        totals = self._after(self.totals.index_select(0, slots), weights, probs, gains)
+        totals = self._after(self.totals.index_select(0, slots), is_round, played, gains, begins)
         self.totals.index_copy_(0, slots, totals)
-        self.rounds.index_add_(0, slots, weights[:, -1])
+        self.rounds.index_add_(0, slots, is_round.sum(dim=1).to(REAL))
 
-    def _after(self, totals: Tensor, weights: Tensor, probs: Tensor, gains: Tensor) -> Tensor:
-        """Sums [B, F, N] after further rounds.  weights: see `round_weights`, [B, R + 2].
+    def _after(self, totals: Tensor, is_round: Tensor, played: Tensor, gains: Tensor, begins: Tensor) -> Tensor:
+        """Sums [B, F, N] after further rounds.  is_round: which windows are, [B, R] bool.
 
-        probs: distribution of the choice in each round, [B, N, R].  gains: negative losses and a constant, [B, N, R].
+        played: in each round, see `BatchedLearner.played`, [B, M N, R].  gains: negative losses and a constant,
+        [B, N, R].  begins: 1 where a cycle begins at the round, else 0, [B, 1, R].
         """
         gaps = gains.amax(dim=1, keepdim=True) - gains
-        regrets = (probs * gaps).sum(dim=1, keepdim=True) - gaps
-        terms = torch.cat((self.learner.summands(regrets), totals[..., None]), dim=-1)
-        return torch.bmm(terms.flatten(1, 2), weights[:, :-1, None]).view_as(totals)
+        losses = (played.unflatten(1, (-1, self.num_drafters)) * gaps[:, None]).sum(dim=2)  # [B, M, R]
+        terms = torch.cat((self.learner.summands(losses, gaps, begins), totals[..., None]), dim=-1)
+        return torch.matmul(terms, round_weights(is_round, self.discounts)[..., None])[..., 0]
 
     def _gains(self, hits: Tensor) -> Tensor:
         """Gains [B, N, R] of rounds with `hits` [B, N, R, D]."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from drafterforge.selectors.batched.base import REAL
 from drafterforge.selectors.learners import AdaNormalHedge, FollowTheLeader, Hedge, Learner, NormalHedge, Squint
 from drafterforge.selectors.learners.hedge import hedge_rate
+from drafterforge.selectors.learners.mixture import SLACK, Mixture
 from drafterforge.selectors.learners.squint import DROP, NODE_WEIGHTS, NODES
 
 NEWTON_STEPS = 4  # leave an error of s below 1e-10 for up to 64 drafters
@@ -75,13 +76,27 @@ class BatchedLearner:
     """Follow the leader, and the base of the learners: what they sum over rounds, and the probabilities by the sums."""
 
     num_totals = 1
+    num_played = 1  # distributions that `played` returns
 
     def __init__(self, learner: Learner, device: torch.device) -> None:
         """learner: of one request, whose options count here."""
         self.num_drafters = learner.num_drafters
+        self.discounts = [learner.discount] * self.num_totals  # factor of each sum in each round, [F]
         self.indices = torch.arange(self.num_drafters, device=device)
 
-    def summands(self, regrets: Tensor) -> Tensor:
+    def played(self, totals: Tensor, probs: Tensor) -> Tensor:
+        """What regrets of a round refer to, [B, M N].  probs: distribution of its choice, [B, N]."""
+        return probs
+
+    def summands(self, losses: Tensor, gaps: Tensor, begins: Tensor) -> Tensor:
+        """What is summed over rounds, [B, F, N, R].
+
+        losses: of what was played, [B, M, R].  gaps: losses of the drafters, [B, N, R].  begins: see `Mixture`,
+        [B, 1, R].
+        """
+        return self.of_regrets(losses - gaps)
+
+    def of_regrets(self, regrets: Tensor) -> Tensor:
         """What is summed over rounds, [B, F, N, R], of regrets [B, N, R]."""
         return regrets[:, None]
 
@@ -112,12 +127,44 @@ class BatchedNormalHedge(BatchedLearner):
         return normalhedge_probs(totals[:, 0])
 
 
+class BatchedMixture(BatchedLearner):
+    """A mixture; the first D sums are its learners' regrets, the others its own regrets to each learner."""
+
+    def __init__(self, learner: Mixture, device: torch.device) -> None:
+        self.num_drafters = learner.num_drafters
+        self.num_learners = len(learner.discounts)
+        self.num_totals, self.num_played = 2 * self.num_learners, self.num_learners + 1
+        self.discounts = [*learner.discounts.tolist(), *[1.0] * self.num_learners]
+
+    def learner_probs(self, totals: Tensor) -> Tensor:
+        """Probabilities of each learner, [B, D, N]."""
+        regrets = totals[:, : self.num_learners]
+        return normalhedge_probs(regrets.flatten(0, 1)).view_as(regrets)
+
+    def probs(self, totals: Tensor, rounds: Tensor) -> Tensor:
+        """The learners' probabilities, weighted."""
+        weights = normalhedge_probs(totals[:, self.num_learners :, 0])
+        return (weights[..., None] * self.learner_probs(totals)).sum(dim=1)
+
+    def played(self, totals: Tensor, probs: Tensor) -> Tensor:
+        """Distributions of each learner and of the choice."""
+        return torch.cat((self.learner_probs(totals), probs[:, None]), dim=1).flatten(1)
+
+    def summands(self, losses: Tensor, gaps: Tensor, begins: Tensor) -> Tensor:
+        """See `Mixture.advance`."""
+        learners, played = losses[:, :-1], losses[:, -1:]
+        excess = (played - learners) * begins
+        regrets = learners[:, :, None] - gaps[:, None]
+        terms = torch.cat((regrets, excess[:, :, None].expand_as(regrets)), dim=1)
+        return torch.where(terms.abs() < SLACK, 0.0, terms)
+
+
 class BatchedAdaNormalHedge(BatchedLearner):
     """AdaNormalHedge; it also sums |r|."""
 
     num_totals = 2
 
-    def summands(self, regrets: Tensor) -> Tensor:
+    def of_regrets(self, regrets: Tensor) -> Tensor:
         """Regrets and their absolute values."""
         return torch.stack((regrets, regrets.abs()), dim=1)
 
@@ -138,7 +185,7 @@ class BatchedSquint(BatchedLearner):
             torch.tensor(values.tolist(), dtype=REAL, device=device) for values in (NODES, NODE_WEIGHTS)
         )
 
-    def summands(self, regrets: Tensor) -> Tensor:
+    def of_regrets(self, regrets: Tensor) -> Tensor:
         """Regrets and their squares."""
         return torch.stack((regrets, regrets.square()), dim=1)
 
@@ -153,6 +200,7 @@ BATCHED_LEARNERS: dict[type[Learner], type[BatchedLearner]] = {
     AdaNormalHedge: BatchedAdaNormalHedge,
     Squint: BatchedSquint,
     FollowTheLeader: BatchedLearner,
+    Mixture: BatchedMixture,
 }
 
 

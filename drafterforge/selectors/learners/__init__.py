@@ -6,6 +6,7 @@ from drafterforge.selectors.learners.adanormalhedge import AdaNormalHedge
 from drafterforge.selectors.learners.base import Learner
 from drafterforge.selectors.learners.ftl import FollowTheLeader
 from drafterforge.selectors.learners.hedge import Hedge
+from drafterforge.selectors.learners.mixture import Mixture
 from drafterforge.selectors.learners.normalhedge import NormalHedge
 from drafterforge.selectors.learners.squint import Squint
 
@@ -15,4 +16,5 @@ LEARNERS: dict[str, type[Learner]] = {
     "adanormalhedge": AdaNormalHedge,
     "squint": Squint,
     "ftl": FollowTheLeader,
+    "mixture": Mixture,
 }

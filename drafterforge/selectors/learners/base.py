@@ -50,31 +50,44 @@ class Learner(Memory, ABC):
     def compute_probs(self) -> np.ndarray:
         """Probabilities by the present regrets, [N]."""
 
-    def update(self, losses: np.ndarray, probs: np.ndarray | None = None, awake: np.ndarray | None = None) -> None:
+    def update(
+        self,
+        losses: np.ndarray,
+        probs: np.ndarray | None = None,
+        awake: np.ndarray | None = None,
+        begins_cycle: bool = True,
+    ) -> None:
         """Learn from a round with losses in [0, 1], [N].
 
-        probs: distribution of the choice in that round, [N]; None: the present one.  awake: drafters that took part,
+        probs: `played` at the choice of that round; None: at the present one.  awake: drafters that took part,
         [N] bool; the regrets of the others stay (sleeping experts), and their losses may be NaN.
+        begins_cycle: whether a drafter was chosen for a cycle that begins at the round.
         """
         try:
             losses = np.asarray(losses, dtype=np.float64)
         except (TypeError, ValueError):
             raise DrafterforgeError(f"{self.num_drafters} losses in [0, 1] are needed, got {losses!r}") from None
-        probs = self.probs if probs is None else probs
+        probs = self.played(self.probs) if probs is None else probs
         fits = losses.shape == (self.num_drafters,)
         if fits and awake is not None and not awake.all():
             if not awake.any():
                 return
-            probs = restricted(probs, awake)
+            probs = np.apply_along_axis(restricted, -1, probs, awake)
             losses = np.where(awake, losses, losses[awake][0])
         if not (fits and losses.min() >= -SLACK and losses.max() <= 1 + SLACK):
             raise DrafterforgeError(f"{self.num_drafters} losses in [0, 1] are needed, got {losses.tolist()}")
         gaps = losses - losses.min()  # so equal losses leave no rounding error, which NormalHedge would treat as regret
-        regrets = probs @ gaps - gaps
-        if awake is not None:
-            regrets = np.where(awake, regrets, 0.0)
         self.rounds += 1
-        self.learn(regrets)
+        self.advance(gaps, probs, awake, begins_cycle)
+
+    def played(self, probs: np.ndarray) -> np.ndarray:
+        """What regrets of a round refer to, [..., N].  probs: distribution of its choice, [N]."""
+        return probs
+
+    def advance(self, gaps: np.ndarray, probs: np.ndarray, awake: np.ndarray | None, begins_cycle: bool) -> None:
+        """Learn from a round's losses less the smallest, [N]; see `update`."""
+        regrets = probs @ gaps - gaps
+        self.learn(regrets if awake is None else np.where(awake, regrets, 0.0))
 
     def learn(self, regrets: np.ndarray) -> None:
         """Add a round's regrets [N]."""

@@ -39,6 +39,27 @@ def normalhedge_probs(regrets: np.ndarray) -> tuple[np.ndarray, float]:
     return weights / (weights @ ones), top * top / (2.0 * s)
 
 
+def normalhedge_rows(regrets: np.ndarray) -> np.ndarray:
+    """Probabilities of many rows at once, [..., N]; `normalhedge_probs` computes one.  regrets: [..., N]."""
+    num_drafters = regrets.shape[-1]
+    positive = np.maximum(regrets, 0.0)
+    top = positive.max(axis=-1, keepdims=True)
+    some = top > 0
+    share = positive / np.where(some, top, 1.0)
+    square = share * share
+    s = np.full(top.shape, math.log(num_drafters * (math.e - 1) + 1))
+    for _ in range(MAX_STEPS):
+        terms = np.exp(s * (square - 1.0))
+        total = terms.sum(axis=-1, keepdims=True)
+        slope = np.where(some, (terms * square).sum(axis=-1, keepdims=True), 1.0)
+        step = (np.log(total / num_drafters) + s - 1.0) * total / slope
+        s = np.maximum(s - step, 1.0)
+        if (np.abs(step) <= TOLERANCE * s)[some].all():
+            break
+    weights = np.where(some, share * np.exp(s * (square - 1.0)), 1.0)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
 class NormalHedge(Learner):
     """NormalHedge; drafters without positive regret have probability 0, but are still evaluated."""
 

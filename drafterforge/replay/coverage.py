@@ -1,4 +1,4 @@
-"""The target's probabilities along drafted branches at every position of a text, for block divergences.
+"""The target's probabilities along drafted branches at every position of a text, for coverage.
 
 The target reads each distinct node of the drafters' most probable branches once.
 Axes: B roots, V vocabulary.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drafterforge.kernels.attention import additive
 from drafterforge.targets.load import Target
-from drafterforge.tree.divergence import first_branch
+from drafterforge.tree.coverage import first_branch
 from drafterforge.tree.grow import Tree
 
 NODES = 256  # nodes that the target reads at once

@@ -1,4 +1,6 @@
-"""Block divergence (MetaSD): the target's probability mass on the children along a tree's most probable branch.
+"""Coverage: the target's probability mass on the children along a tree's most probable branch.
+
+It is the probability that sample-and-match accepts, averaged over levels; see `selectors.metasd`.
 
 Axes: B rows, T tree nodes, L levels, V vocabulary.
 """
@@ -30,7 +32,7 @@ def first_branch(tree: Tree, levels: int) -> tuple[Tensor, Tensor]:
     return torch.stack(nodes, dim=1), torch.stack(children, dim=1)
 
 
-def block_divergences(tree: Tree, logits: Tensor, levels: int) -> Tensor:
+def branch_coverages(tree: Tree, logits: Tensor, levels: int) -> Tensor:
     """The target's mean probability mass on the children over `levels` levels of the branch, [B].  logits: [B, T, V].
 
     At temperature 1, so greedy rows give a smooth signal, too.

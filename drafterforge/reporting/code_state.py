@@ -1,0 +1,78 @@
+"""The code behind a report's figures, as hashes, so that a figure older than the code it describes is noticed.
+
+Comments, docstrings and blank lines do not count: only a change of what runs makes a figure old.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import tokenize
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+PARTS = {  # name -> files below the package
+    "drafters": ("drafters/**/*.py",),
+    "kernels": ("kernels/*.py", "kernels/*.c", "kernels/*.h"),
+    "policy training": ("training/planner.py", "training/policies.py", "training/ppo*.py"),
+    "replay": ("replay/*.py",),
+    "router": ("router/*.py", "training/router*.py"),
+    "runtime": ("runtime/*.py",),
+    "schedulers": ("schedulers/*.py",),
+    "selectors": ("selectors/**/*.py",),
+    "targets": ("targets/*.py",),
+    "tree": ("tree/*.py",),
+}
+REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")
+CHOOSERS = ("", "none", "static", "oracle")  # selectors and schedulers that run no code of their room
+
+
+def code_state(package: Path = PACKAGE) -> dict[str, str]:
+    """The hash of each part of the code."""
+    return dict(_code_state(package))
+
+
+@cache
+def _code_state(package: Path) -> Mapping[str, str]:
+    return {name: _hash(package, patterns) for name, patterns in PARTS.items()}
+
+
+def parts_behind(*, live: bool, selector: str, schedule: str) -> list[str]:
+    """The parts of the code that decide the figures of a row."""
+    parts = list(LIVE if live else REPLAYED)
+    parts += ["selectors"] if selector not in (*CHOOSERS, "router") else []
+    parts += ["router"] if selector == "router" else []
+    parts += ["schedulers", "policy training"] if schedule not in CHOOSERS else []
+    return parts
+
+
+def changed_parts(measured: Mapping[str, str], present: Mapping[str, str], parts: Sequence[str]) -> list[str]:
+    """Those of the parts whose code is not the code that was measured."""
+    return [name for name in parts if measured.get(name) != present[name]]
+
+
+def _hash(package: Path, patterns: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in patterns for path in package.glob(pattern)}):
+        text = path.read_text(encoding="utf-8")
+        digest.update(path.relative_to(package).as_posix().encode() + b"\n")
+        digest.update((statements(text) if path.suffix == ".py" else text).encode())
+    return digest.hexdigest()[:12]
+
+
+def statements(source: str) -> str:
+    """Python source without comments, docstrings and blank lines."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                lines[first.lineno - 1 : first.end_lineno] = [""] * (first.end_lineno - first.lineno + 1)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    return "".join(f"{line.rstrip()}\n" for line in lines if line.strip())

@@ -1,0 +1,128 @@
+"""Measure the papers' tables step by step, cheapest first: replays, then steps that need a machine at rest.
+
+    python scripts/papers_reports.py --list                       # steps, minutes, and what is missing or old
+    python scripts/papers_reports.py --replay --questions FOLDER  # all replays; any machine, busy or not
+    python scripts/papers_reports.py domains resps --questions FOLDER
+
+A step whose reports are in docs/reports/papers, measured by today's code, is left out; `--again` measures it again, and
+trains its policies again.  An interrupted evaluation resumes.  At the end: `python scripts/papers_tables.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from drafterforge.errors import DrafterforgeError
+from drafterforge.reporting.code_state import code_state
+from drafterforge.reporting.paper_age import is_current
+from drafterforge.reporting.paper_steps import REPLAY, STEPS, Step
+from drafterforge.reporting.reader import read_report
+
+from papers_tables import ROOT, shipped_drafters
+from results import PRIVATE
+
+CURVES = ("mat_by_domain", "scaling", "replayed", "profile", "profile_error", "priced_by", "machine")  # that are kept
+TARGET = "smollm2-135m"
+PARTS = ("manifest.json", "rows.json")  # of a router
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: that of the first command that fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="default: all")
+    parser.add_argument("--replay", action="store_true", help="only steps that time nothing")
+    parser.add_argument("--questions", type=Path, metavar="FOLDER", help="of the benchmarks' question files")
+    parser.add_argument("--runs", type=Path, default=Path("runs-papers"), metavar="FOLDER")
+    parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER")
+    parser.add_argument("--again", action="store_true", help="measure steps that are up to date too")
+    parser.add_argument("--list", action="store_true", help="run nothing")
+    options = parser.parse_args(arguments)
+    try:
+        for step in steps_of(options.steps, options.replay):
+            state = "" if options.again else state_of(step, options.root)
+            print(f"{step.name}: {step.by}, about {step.minutes} min, {state or 'to measure'}")
+            if state != CURRENT and not options.list:
+                drop_policies(step, options.runs)
+                for command in commands_of(step, options.questions, options.runs):
+                    print(f"$ {shlex.join(command)}", flush=True)
+                    if code := subprocess.run(command).returncode:
+                        return code
+                for name in step.reports:
+                    keep(options.runs, name, options.root)
+    except DrafterforgeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+CURRENT, MISSING, OLD = "up to date", "missing", "older than the code"
+
+
+def steps_of(names: Sequence[str], replay: bool) -> list[Step]:
+    """The steps with these names, or all; cheapest first."""
+    known_names = [step.name for step in STEPS]
+    if unknown := [name for name in names if name not in known_names]:
+        raise DrafterforgeError(f"there is no step {unknown[0]!r}; steps are {', '.join(known_names)}")
+    return [step for step in STEPS if (not names or step.name in names) and (step.by == REPLAY or not replay)]
+
+
+def state_of(step: Step, root: Path) -> str:
+    """Whether the step's reports are there, and by today's code."""
+    paths = [root / "docs" / "reports" / "papers" / f"{name}.json" for name in step.reports]
+    if not all(path.is_file() for path in paths):
+        return MISSING
+    code, drafters = code_state(), shipped_drafters(TARGET)
+    return CURRENT if all(is_current(read_report(path), code, drafters) for path in paths) else OLD
+
+
+def commands_of(step: Step, questions: Path | None, runs: Path) -> list[list[str]]:
+    """The step's commands, with the folders of questions and runs."""
+    commands = []
+    for command in step.commands:
+        words = shlex.split(command)
+        if "suite.questions=FOLDER" in words:
+            if questions is None:
+                raise DrafterforgeError(f"step {step.name} reads question files; type --questions FOLDER")
+            words[words.index("suite.questions=FOLDER")] = f"suite.questions={questions}"
+        commands.append([sys.executable, "-m", *words, f"runs_dir={runs}"])
+    return commands
+
+
+def drop_policies(step: Step, runs: Path) -> None:
+    """Delete the policies of a step, which other code may have trained."""
+    for name in step.reports:
+        shutil.rmtree(runs / TARGET / "policies" / name.removeprefix("policy-"), ignore_errors=True)
+
+
+def keep(runs: Path, name: str, root: Path) -> None:
+    """Copy the parts of a report that the tables read to docs/reports/papers."""
+    router = runs / TARGET / "policies" / name
+    report = router_report(router) if name == "router" else read_report(runs / TARGET / "reports" / name)
+    slim: dict[str, Any] = {key: value for key, value in report.items() if key not in ("curves", "config")}
+    slim["curves"] = {key: report["curves"][key] for key in CURVES if key in report.get("curves", {})}
+    text = json.dumps(slim, indent=1) + "\n"
+    if private := PRIVATE.search(text):
+        raise DrafterforgeError(f"report {name} names {private[0]!r}; remove addresses and paths of this machine first")
+    path = root / "docs" / "reports" / "papers" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    print(f"wrote {path}")
+
+
+def router_report(folder: Path) -> Mapping[str, Any]:
+    """The accuracy of a router, in the form of a report."""
+    manifest, rows = (json.loads((folder / part).read_text()) for part in PARTS)
+    about = {key: manifest[key] for key in ("created", "drafterforge_version")}
+    return about | {"target": {"name": manifest["target"]}, "rows": rows, "code": code_state(), "curves": {}}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

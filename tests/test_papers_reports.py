@@ -1,0 +1,81 @@
+"""scripts/papers_reports.py runs the steps that are missing or old, and keeps what the tables read."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from drafterforge.reporting.code_state import code_state
+from drafterforge.reporting.paper_steps import REPLAY, STEPS
+from tests.reporting.builders import full_report, replay_row
+
+ROOT = Path(__file__).parents[1]
+DOMAINS = next(step for step in STEPS if step.name == "domains")
+
+
+@pytest.fixture
+def script(monkeypatch, tmp_path):
+    """The script, with commands that write a report instead of measuring; `commands` lists them."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    module = importlib.import_module("papers_reports")
+    commands: list[list[str]] = []
+
+    def run(command):
+        commands.append(command)
+        names = [word.partition("=")[2] for word in command if word.startswith("name=")]
+        folder = tmp_path / "runs" / module.TARGET / "reports" / names[0]
+        folder.mkdir(parents=True)
+        content = full_report(rows=[replay_row("sql alone", "static", 2.0)]) | {"code": code_state()}
+        (folder / "report.json").write_text(json.dumps(content))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    paths = ["--runs", str(tmp_path / "runs"), "--root", str(tmp_path)]
+    (tmp_path / "docs" / "reports").mkdir(parents=True)
+    return SimpleNamespace(main=lambda *words: module.main([*words, *paths]), commands=commands, root=tmp_path)
+
+
+def test_a_missing_step_is_measured_kept_and_then_up_to_date(script, capsys):
+    assert script.main("domains") == 0
+    assert [command[1:5] for command in script.commands] == [["-m", "drafterforge", "eval", "suite=domains"]]
+    content = json.loads((script.root / "docs" / "reports" / "papers" / "papers-domains.json").read_text())
+    assert content["rows"] and set(content["curves"]) == {"mat_by_domain", "scaling", "replayed", "profile"}
+    assert script.main("domains") == 0
+    assert len(script.commands) == 1 and "domains: replay, about 20 min, up to date" in capsys.readouterr().out
+
+
+def test_a_report_of_older_code_is_measured_again(script, capsys):
+    folder = script.root / "docs" / "reports" / "papers"
+    folder.mkdir(parents=True)
+    old = full_report(rows=[replay_row("sql alone", "static", 2.0)]) | {"code": {}}
+    (folder / "papers-domains.json").write_text(json.dumps(old))
+    assert script.main("--list", "domains") == 0
+    assert "domains: replay, about 20 min, older than the code" in capsys.readouterr().out and not script.commands
+    assert script.main("domains") == 0 and len(script.commands) == 1
+
+
+def test_questions_have_to_be_named_and_unknown_steps_are_refused(script, capsys):
+    assert script.main("benchmarks") == 2
+    assert capsys.readouterr().err == "step benchmarks reads question files; type --questions FOLDER\n"
+    assert script.main("nothing") == 2
+    assert capsys.readouterr().err.startswith("there is no step 'nothing'; steps are domains, benchmarks")
+
+
+def test_replays_come_before_steps_that_need_a_machine_at_rest(script, capsys):
+    kinds = [step.by for step in STEPS]
+    assert kinds == sorted(kinds, key=lambda kind: kind != REPLAY)
+    assert script.main("--list", "--replay") == 0
+    assert len(capsys.readouterr().out.splitlines()) == kinds.count(REPLAY)
+
+
+def test_a_report_with_a_path_of_this_machine_is_not_kept(script, monkeypatch, capsys):
+    module = importlib.import_module("papers_reports")
+    report = full_report(rows=[replay_row("sql alone", "static", 2.0, note="/home/somebody/x")])
+    monkeypatch.setattr(module, "read_report", lambda path: report)
+    monkeypatch.setattr(module.subprocess, "run", lambda command: SimpleNamespace(returncode=0))
+    assert script.main("domains") == 2
+    assert "report papers-domains names '/home/somebody/x'; remove" in capsys.readouterr().err
