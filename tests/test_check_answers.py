@@ -41,7 +41,7 @@ def test_equal_answers_are_counted(check_answers, tmp_path, capsys):
         arguments = [server.url, "--prompts", "6", "--max-new-tokens", "8", "--json", str(path)]
         assert check_answers.main(arguments) == 0
     assert "6 of 6 answers of tiny are equal (48 tokens" in capsys.readouterr().out
-    figures = json.loads(path.read_text())
+    figures = json.loads(path.read_text())["figures"]
     assert (figures["equal"], figures["largest_margin"], figures["left_out"]) == (6, 0.0, 0)
 
 

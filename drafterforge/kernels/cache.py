@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 256  # slots
+PAGE = 4096  # bytes, on most systems
 ALIGNMENT = 64  # bytes, as torch has it: vectors are read from one line of a cache
 
 
@@ -84,6 +85,12 @@ class KeyValueCache:
             self._allocate(rows, needed, fresh)
         self.filled = max(self.filled, slots)
         self.data, self.num_opened = self.memory[:, :, : batch + 1], self.num_opened + 1
+
+    def touch(self, start: int, end: int) -> None:
+        """Read memory of slots [start, end) of every row: the first pass that reads new pages would wait for all."""
+        if self.data.device.type == "cpu":
+            slots_of_page = max(PAGE // (self.data.shape[5] * self.data.element_size()), 1)
+            self.active[:, :, :, :, start:end:slots_of_page, :1].sum()
 
     def close_row(self, row: int) -> None:
         """Remove an opened row."""

@@ -47,7 +47,9 @@ class ReplayedBatch(Batch):
         begin, positions = len(prompt), torch.arange(len(text), device=text.device)
         features = self.target.forward(text[None], positions[None], None)[1][0]
         following = torch.cat((text[1:], text.new_full((1,), -1)))
-        row = RecordedRow(Generation(list(prompt)), rule, GREEDY, self.now(), begin, following, features)
+        row = RecordedRow(
+            Generation(list(prompt)), rule, GREEDY, self.now(), begin, following=following, features=features
+        )
         reader = self._reader(row)
         row.take(list(tokens[:1]))
         for start in range(0, begin, self.prefill_chunk):  # as live, so that seconds of reading are learned alike

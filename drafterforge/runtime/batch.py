@@ -182,7 +182,10 @@ class Batch:
         row, prefill, began = joining.row, joining.prefill, self.now()
         seconds = row.answer.time_s
         index = len(self.rows) + self.joining.index(joining)
+        first = prefill.num_read
         prefill.read(joining.cache or self.cache.rows(index, index + 1))
+        if self.rows and joining.cache is None:
+            self.cache.touch(first, prefill.num_read)
         if not prefill.is_read:
             read = self.now()
             prefill.follow()
