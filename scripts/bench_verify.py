@@ -16,11 +16,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import find_artifact
 from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
@@ -30,9 +27,10 @@ from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import default_shape
-from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import load_target
 from drafterforge.tree.grow import TreeShape
+
+from bench_record import save_record
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,7 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         line = ", ".join(f"{name} {value:.2f}" for name, value in mats.items())
         print(f"T = {temperature:g}: MAT {line}; rejection over match {mats[REJECTION] / mats[MATCH]:.3f}", flush=True)
     if options.json:
-        save_json_atomic(options.json, record(rows, len(prompts), options.depth, target))
+        figures = {"prompts": len(prompts), "tokens": options.tokens, "depth": options.depth}
+        save_record(options.json, "verify", target.device, str(target.dtype).removeprefix("torch."), figures, rows)
     return 0
 
 
@@ -71,20 +70,6 @@ def mat(engine: Engine, prompts: Sequence[list[int]], count: int, samplings: Seq
     """Tokens a cycle over all answers."""
     cycles = [cycle for answer in engine.generate(prompts, count, samplings) for cycle in answer.cycles]
     return sum(cycle.accept_length for cycle in cycles) / len(cycles)
-
-
-def record(rows: list[dict[str, float]], prompts: int, depth: int, target: Any) -> dict[str, Any]:
-    """The content of the JSON file."""
-    return {
-        "bench": "verify",
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": describe_device(target.device),
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "prompts": prompts,
-        "depth": depth,
-        "figures": {},
-        "rows": rows,
-    }
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Batching never changes an answer, which depends on its prompt and seed only.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -134,6 +135,8 @@ class Worker:
             self.changed.notify()
 
     def _run(self) -> None:
+        gc.collect()
+        gc.freeze()  # the collector no longer walks through all that is loaded, while the answers would wait
         try:
             with torch.inference_mode():
                 self.batch = self.engine.open_batch()
@@ -147,6 +150,7 @@ class Worker:
             self.failing.add("thread")
             raise
         finally:
+            gc.unfreeze()
             self._save_state()
             with self.changed:
                 jobs = [*self.running, *self.waiting]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -52,6 +54,16 @@ def test_running_answers_get_a_cycle_between_the_chunks_of_a_long_prompt(worker)
     while worker.running:
         worker._step()
     assert long.row.answer.tokens == expected.tokens
+
+
+def test_what_is_loaded_is_not_collected_while_answers_wait(worker):
+    job, _ = submitted(worker, [3, 4], 4)
+    frozen: list[int] = []
+    job.deliver = lambda update: frozen.append(gc.get_freeze_count())
+    worker.thread.start()
+    worker.close(5.0)
+    worker.thread.join()
+    assert frozen and min(frozen) > 10_000 and gc.get_freeze_count() == 0
 
 
 def test_what_the_engine_has_learned_is_saved_at_times_and_at_the_end(worker, monkeypatch):
