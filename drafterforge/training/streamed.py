@@ -25,7 +25,8 @@ from drafterforge.data.answers import SPLITS, Answer, AnswerRows, AnswerSet, ans
 from drafterforge.data.features import FeatureSet, prepare_features
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.served import ServedCaptures
-from drafterforge.data.stream import GB, StreamReader, StreamRecord
+from drafterforge.data.stream import GB, StreamRecord
+from drafterforge.data.stream_reader import StreamReader
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.capture import FeatureCapture

@@ -11,19 +11,19 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from drafterforge.data import stream
+from drafterforge.data import stream, stream_reader
 from drafterforge.data.answers import Answer, AnswerRows
 from drafterforge.data.served import ServedAnswer, served_shards
 from drafterforge.data.stream import (
     ERASE,
     Retention,
-    StreamReader,
     StreamRecord,
     StreamWriter,
     erase_stream,
     finish_stream,
     used_bytes,
 )
+from drafterforge.data.stream_reader import StreamReader
 from drafterforge.errors import ArtifactError, ConfigError
 
 LIMIT, TOKENS, HIDDEN = 200_000, 20, 8  # an answer has about 3 kB
@@ -32,6 +32,7 @@ LIMIT, TOKENS, HIDDEN = 200_000, 20, 8  # an answer has about 3 kB
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(stream, "POLL_S", 0.005)
+    monkeypatch.setattr(stream_reader, "POLL_S", 0.005)
 
 
 def answer(number: int, tokens: int = TOKENS) -> ServedAnswer:

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from drafterforge.data import stream
+from drafterforge.data import stream, stream_reader
 from drafterforge.data.answers import Answer
 from drafterforge.data.served import ServedAnswer, ServedCaptures
-from drafterforge.data.stream import StreamReader, StreamRecord, StreamWriter, finish_stream, used_bytes
+from drafterforge.data.stream import StreamRecord, StreamWriter, finish_stream, used_bytes
+from drafterforge.data.stream_reader import StreamReader
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.errors import ArtifactError, Terminated
 from drafterforge.targets.capture import FeatureCapture
@@ -34,6 +35,7 @@ CONFIG = replace(SHORT, max_steps=60, val_every=5, patience=60)
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(stream, "POLL_S", 0.005)
+    monkeypatch.setattr(stream_reader, "POLL_S", 0.005)
 
 
 def answers(count: int = NUM_ANSWERS) -> list[Answer]:
