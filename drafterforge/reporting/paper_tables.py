@@ -45,7 +45,8 @@ SIZES = (1, 2, 4, 8)  # pool sizes, if no report has any
 TITLE = "The papers' tables"
 VERDICTS = (
     "Each claim compares two methods column by column: it holds in all columns, depends, or does not hold in any. "
-    "`python scripts/papers_reports.py STEP` measures it again."
+    "`python scripts/papers_reports.py STEP` measures it again; `python scripts/papers_tables.py --check` lists the "
+    "rows that are older than the code they describe, which may be all of a table."
 )
 NEVER = "does not apply"
 NAME = re.compile(r"[^,:]+")  # of a paper, without its title
