@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import POOL_DOMAINS
@@ -11,13 +13,22 @@ from drafterforge.config.progress import bar, table_console
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.sources import jsonl_rows
 from drafterforge.evaluation.held_out import held_out_prompts
-from drafterforge.evaluation.traffic_replay import EXPERTS, LEARNING, PLAIN, TrafficReplay
+from drafterforge.evaluation.traffic_replay import (
+    EXPERTS,
+    LEARNING,
+    PLAIN,
+    TrafficReplay,
+    gain_over_plain,
+    replay_curves,
+    replay_rows,
+)
 from drafterforge.pipelines.learn import describe
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.targets.load import load_target
+from drafterforge.training.traffic import delete_learned
 
 Config = LearnCommandConfig
 
@@ -28,10 +39,16 @@ def run(cfg: Config) -> Path:
     room = target.max_positions - cfg.max_new_tokens
     prompts = [prompt_ids(target.tokenizer, list(row.messages)) for row in rows]
     prompts = [prompt for prompt in prompts if len(prompt) <= room]
-    replay = TrafficReplay(cfg, target, train)
     old_prompts = held_out_prompts(target, cfg.old_prompts, POOL_DOMAINS) if cfg.old_prompts else []
-    with bar("replaying requests", len(prompts) + len(old_prompts)) as progress:
-        traffic = replay.run(prompts, old_prompts, lambda: progress.advance(1))
+    seeds = [cfg.seed, *cfg.seeds]
+    replays = []
+    with bar("replaying requests", len(seeds) * (len(prompts) + len(old_prompts))) as progress:
+        for seed in seeds:
+            if replays:  # the next one learns from nothing
+                names = [version.name for _, version in replays[-1].learned]
+                delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
+            replay = TrafficReplay(seeded(cfg, seed), target, train)
+            replays.append(replay.run(prompts, old_prompts, lambda: progress.advance(1)))
     count, last = len(prompts), min(100, max(len(prompts) // 3, 1))
     parts = {"all requests": slice(count), f"last {last} requests": slice(count - last, count)}
     parts |= {"other domains afterwards": slice(count, None)} if old_prompts else {}
@@ -43,18 +60,34 @@ def run(cfg: Config) -> Path:
         suite="replayed traffic",
         seed=cfg.seed,
         numerics=numerics,
-        rows=traffic.rows(parts, str(target.dtype).removeprefix("torch."), numerics),
-        curves=traffic.curves,
-        config={"learn": to_dict(cfg.learn), "max_new_tokens": cfg.max_new_tokens, "requests": len(prompts)},
+        rows=replay_rows(replays, parts, str(target.dtype).removeprefix("torch."), numerics),
+        curves=replay_curves(replays, count),
+        config={
+            "learn": to_dict(cfg.learn),
+            "max_new_tokens": cfg.max_new_tokens,
+            "requests": len(prompts),
+            "seeds": seeds,
+        },
         parents=[],
     )
     print_table(report, table_console())
-    for count, version in traffic.learned:
-        print(f"after {count} requests: {describe(version)}")
+    for traffic in replays:
+        for number, version in traffic.learned:
+            print(f"seed {traffic.seed}, after {number} requests: {describe(version)}")
     for title in [*parts][1:]:
-        rates = {row["method"]: row["tokens_per_s"] for row in report["rows"] if row["domain"] == title}
-        gains = ", ".join(f"{rates[name] / rates[PLAIN]:.3f}x with {name[6:]}" for name in (EXPERTS, LEARNING))
-        print(f"{title}, tokens/s over those without learning: {gains}")
+        print(f"{title}, tokens/s over those without learning:")
+        for name in (EXPERTS, LEARNING):
+            gains = gain_over_plain(replays, name, parts[title])
+            spread = f" ({min(gains):.3f}x to {max(gains):.3f}x with {len(seeds)} seeds)" if len(seeds) > 1 else ""
+            print(f"  {fmean(gains):.3f}x with {name.removeprefix(PLAIN + ', ')}{spread}")
     print(f"wrote {path}")
     require_lossless(report, path)
     return path
+
+
+def seeded(cfg: Config, seed: int) -> Config:
+    """The settings of one seed; a further one has a folder of recorded answers of its own."""
+    if seed == cfg.seed:
+        return cfg
+    folder = f"{cfg.traffic_dir}-seed{seed}"
+    return replace(cfg, seed=seed, seeds=[], learn=replace(cfg.learn, folder=folder))
