@@ -109,7 +109,7 @@ def moving_mat(answers: Sequence[Sequence[Generation]]) -> list[list[float]]:
     """[requests, mean, least, most] of the tokens a cycle in the last `WINDOW` requests, over the seeds' answers."""
     points = []
     for end in range(min(WINDOW, len(answers[0])), len(answers[0]) + 1):
-        windows = [every[max(end - WINDOW, 0) : end] for every in answers]
+        windows = [seed[max(end - WINDOW, 0) : end] for seed in answers]
         cycles = [[cycle.accept_length for answer in window for cycle in answer.cycles] for window in windows]
         mats = [sum(lengths) / max(len(lengths), 1) for lengths in cycles]
         points.append([end, round(fmean(mats), 4), round(min(mats), 4), round(max(mats), 4)])
