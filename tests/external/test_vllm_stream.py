@@ -82,7 +82,7 @@ def test_features_of_16_answers_are_those_of_hugging_face(ring, rows, target_fol
         ids = torch.tensor([row.input_ids[:-1]])
         with torch.no_grad():
             states, exact = (model.model(ids, output_hidden_states=True).hidden_states for model in models)
-        taps, exact_taps = (torch.stack([every[layer][0] for layer in TAPS], dim=1) for every in (states, exact))
+        taps, exact_taps = (torch.stack([layers[layer][0] for layer in TAPS], dim=1) for layers in (states, exact))
         assert read.features.dtype == torch.float32
         difference = (read.features[:-1].unflatten(1, (len(TAPS), -1)) - taps).abs()
         relative = difference / taps.abs().amax(dim=2, keepdim=True)
