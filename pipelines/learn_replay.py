@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +13,7 @@ from drafterforge.config.learn import LearnCommandConfig
 from drafterforge.config.progress import bar, table_console
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.sources import jsonl_rows
+from drafterforge.errors import ConfigError
 from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.evaluation.traffic_replay import (
     EXPERTS,
@@ -37,8 +39,13 @@ def run(cfg: Config) -> Path:
     rows = [*jsonl_rows(cfg.path)][: cfg.limit or None]
     target = load_target(cfg.target)
     room = target.max_positions - cfg.max_new_tokens
-    prompts = [prompt_ids(target.tokenizer, list(row.messages)) for row in rows]
-    prompts = [prompt for prompt in prompts if len(prompt) <= room]
+    read = [(row.domain, prompt_ids(target.tokenizer, list(row.messages))) for row in rows]
+    read = [(domain, prompt) for domain, prompt in read if len(prompt) <= room]
+    if not read:
+        raise ConfigError(
+            f"no request of {cfg.path} leaves room for max_new_tokens={cfg.max_new_tokens}; type a smaller one"
+        )
+    domains, prompts = zip(*read, strict=True)
     old_prompts = held_out_prompts(target, cfg.old_prompts, POOL_DOMAINS) if cfg.old_prompts else []
     seeds = [cfg.seed, *cfg.seeds]
     replays = []
@@ -49,9 +56,7 @@ def run(cfg: Config) -> Path:
                 delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
             replay = TrafficReplay(seeded(cfg, seed), target, train)
             replays.append(replay.run(prompts, old_prompts, lambda: progress.advance(1)))
-    count, last = len(prompts), min(100, max(len(prompts) // 3, 1))
-    parts = {"all requests": slice(count), f"last {last} requests": slice(count - last, count)}
-    parts |= {"other domains afterwards": slice(count, None)} if old_prompts else {}
+    count, parts = len(prompts), parts_of(domains, len(old_prompts))
     numerics = choose_numerics("auto", target)
     report, path = write_report(
         cfg.runs_dir,
@@ -83,6 +88,25 @@ def run(cfg: Config) -> Path:
     print(f"wrote {path}")
     require_lossless(report, path)
     return path
+
+
+def parts_of(domains: Sequence[str], num_old: int) -> dict[str, Sequence[int]]:
+    """Places of the requests that the report has rows of: all, the last, each domain of the log, and the old ones.
+
+    domains: of the log's requests.
+    """
+    count = len(domains)
+    last = min(100, max(count // 3, 1))
+    parts: dict[str, Sequence[int]] = {
+        "all requests": range(count),
+        f"last {last} requests": range(count - last, count),
+    }
+    if len(set(domains)) > 1:
+        for domain in dict.fromkeys(domains):
+            parts[f"requests of {domain or 'no domain'}"] = [
+                number for number, name in enumerate(domains) if name == domain
+            ]
+    return parts | ({"other domains afterwards": range(count, count + num_old)} if num_old else {})
 
 
 def seeded(cfg: Config, seed: int) -> Config:

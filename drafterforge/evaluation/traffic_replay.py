@@ -47,9 +47,12 @@ class ReplayedTraffic:
 
 
 def replay_rows(
-    replays: Sequence[ReplayedTraffic], parts: dict[str, slice], dtype: str, numerics: str
+    replays: Sequence[ReplayedTraffic], parts: dict[str, Sequence[int]], dtype: str, numerics: str
 ) -> list[dict[str, Any]]:
-    """A row of the report for every method and part of the requests, over all seeds."""
+    """A row of the report for every method and part of the requests, over all seeds.
+
+    parts: places of the requests in the log, by name.
+    """
     rows = []
     for title, part in parts.items():
         baseline = _answers(replays, AUTOREGRESSIVE, part)
@@ -76,12 +79,12 @@ def replay_curves(replays: Sequence[ReplayedTraffic], num_requests: int) -> dict
     num_requests: of the log; the answers to other domains' prompts come after them.
     """
     names = list(replays[0].answers)
-    everything = slice(None)
     return {
         "per_request": {
             name: [
                 [len(answer.tokens), len(answer.cycles), round(answer.time_s["total"], 6)]
-                for answer in _answers(replays, name, everything)
+                for traffic in replays
+                for answer in traffic.answers[name]
             ]
             for name in names
         },
@@ -98,11 +101,10 @@ def replay_curves(replays: Sequence[ReplayedTraffic], num_requests: int) -> dict
     }
 
 
-def gain_over_plain(replays: Sequence[ReplayedTraffic], name: str, part: slice) -> list[float]:
+def gain_over_plain(replays: Sequence[ReplayedTraffic], name: str, part: Sequence[int]) -> list[float]:
     """Tokens per second over those of the same server without learning, of each seed."""
-    return [
-        tokens_per_s(traffic.answers[name][part]) / tokens_per_s(traffic.answers[PLAIN][part]) for traffic in replays
-    ]
+    rates = [[tokens_per_s(_answers([traffic], method, part)) for method in (name, PLAIN)] for traffic in replays]
+    return [learning / plain for learning, plain in rates]
 
 
 def moving_mat(answers: Sequence[Sequence[Generation]]) -> list[list[float]]:
@@ -116,8 +118,8 @@ def moving_mat(answers: Sequence[Sequence[Generation]]) -> list[list[float]]:
     return points
 
 
-def _answers(replays: Sequence[ReplayedTraffic], name: str, part: slice) -> list[Generation]:
-    return [answer for traffic in replays for answer in traffic.answers[name][part]]
+def _answers(replays: Sequence[ReplayedTraffic], name: str, part: Sequence[int]) -> list[Generation]:
+    return [traffic.answers[name][number] for traffic in replays for number in part]
 
 
 class TrafficReplay:

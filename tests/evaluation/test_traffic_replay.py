@@ -28,4 +28,4 @@ def test_gains_are_ratios_of_tokens_per_second_of_each_seed():
         ReplayedTraffic(seed, {PLAIN: answers(4, 4, 4), LEARNING: answers(4, 4, 4, seconds=seconds)})
         for seed, seconds in ((0, 0.5), (1, 2.0))
     ]
-    assert gain_over_plain(replays, LEARNING, slice(1, 3)) == pytest.approx([2.0, 0.5])
+    assert gain_over_plain(replays, LEARNING, range(1, 3)) == pytest.approx([2.0, 0.5])
