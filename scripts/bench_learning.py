@@ -93,9 +93,8 @@ def recording(engine: Engine, answers: AnswerLog, prompts: list[list[int]], max_
 def beside_a_learner(engine: Engine, prompts: list[list[int]], max_new_tokens: int, folder: Path) -> dict[str, float]:
     """Figures of waits with and without a learner's work."""
     keys = [f"learn.{setting}" for setting in FOLLOWED]
-    learner = LearnerProcess(
-        ["learn", "run", f"learn.folder={folder}", f"runs_dir={folder.parent}/runs", *keys], folder
-    )
+    runs = folder.parent / "runs"
+    learner = LearnerProcess(["learn", "run", f"learn.folder={folder}", f"runs_dir={runs}", *keys], folder)
     waits: dict[bool, list[float]] = {True: [], False: []}
     try:
         learner.watch()
