@@ -44,6 +44,7 @@ class Drafter:
     """A loaded drafter: weights or tables, without per-sequence state."""
 
     kind: ClassVar[str]  # name of its `DrafterKind`
+    merges: ClassVar[bool] = False  # whether its trees take candidates of an index while they grow, as hybrids need
 
 
 @dataclass(frozen=True)
