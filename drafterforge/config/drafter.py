@@ -92,16 +92,13 @@ class StartedDrafterConfig(DrafterConfig):
 
 
 @dataclass(frozen=True)
-class Eagle3DrafterConfig(StartedDrafterConfig):
-    """An EAGLE-3 drafter, which reads the target's features."""
+class FeatureDrafterConfig(StartedDrafterConfig):
+    """A drafter that reads the target's features, with weights of its own or as a LoRA expert."""
 
-    kind: str = setting("eagle3", "kind of drafter; set by drafter=")
     draft_vocab_size: int = setting(16384, "size of the draft vocabulary: the most frequent tokens of the answers")
     head: str = setting(
         "own", "own: a trained head | target: frozen rows of the target's head, not stored if it ties embeddings"
     )
-    fc_norm: bool = setting(False, "EAGLE-3.1: normalise each of the three features before they are concatenated")
-    norm_output: bool = setting(False, "EAGLE-3.1: feed back drafter outputs after the final norm")
     tuning: str = setting("full", "full: all weights | lora: a LoRA adapter of the drafter that init= names")
     lora: LoraConfig = section(LoraConfig)
 
@@ -123,6 +120,15 @@ class Eagle3DrafterConfig(StartedDrafterConfig):
     @property
     def is_adapter(self) -> bool:
         return self.tuning == "lora"
+
+
+@dataclass(frozen=True)
+class Eagle3DrafterConfig(FeatureDrafterConfig):
+    """An EAGLE-3 drafter."""
+
+    kind: str = setting("eagle3", "kind of drafter; set by drafter=")
+    fc_norm: bool = setting(False, "EAGLE-3.1: normalise each of the three features before they are concatenated")
+    norm_output: bool = setting(False, "EAGLE-3.1: feed back drafter outputs after the final norm")
 
     @property
     def undecided(self) -> bool:
