@@ -137,6 +137,24 @@ class Eagle3DrafterConfig(FeatureDrafterConfig):
 
 
 @dataclass(frozen=True)
+class BlockDrafterConfig(FeatureDrafterConfig):
+    """A drafter of blocks in one pass (DFlash)."""
+
+    kind: str = setting("block", "kind of drafter; set by drafter=")
+    num_layers: int = setting(2, "decoder layers; drafter.init=warm takes the target's last ones")
+    block_size: int = setting(8, "tokens of a block: the last committed one and the drafted ones")
+    num_anchors: int = setting(64, "blocks of an answer, at random positions, in one training step")
+    markov_rank: int = setting(0, "rank of DSpark's scores of pairs of drafted tokens; 0: none")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_counts(self, "drafter", "num_layers num_anchors")
+        require_at_least("drafter.block_size", self.block_size, 2)
+        require_at_least("drafter.markov_rank", self.markov_rank, 0)
+        require(self.init != AUTO, "drafter.init=auto chooses the start of an EAGLE-3 drafter; type drafter.init=warm")
+
+
+@dataclass(frozen=True)
 class CausalLMDrafterConfig(StartedDrafterConfig):
     """A small causal LM, distilled from the target."""
 
@@ -160,6 +178,7 @@ DRAFTERS: dict[str, type[DrafterConfig]] = {
     "eagle3": Eagle3DrafterConfig,
     "causal_lm": CausalLMDrafterConfig,
     "retrieval": RetrievalDrafterConfig,
+    "block": BlockDrafterConfig,
 }
 
 
