@@ -148,10 +148,30 @@ def scatter(key: str, points: Mapping[str, tuple[float, float]], labels: tuple[s
     return draw(key, 3.2 + 0.1 * len(points), paint)
 
 
-def lines(key: str, series: Mapping[str, Points], labels: tuple[str, str], marked: bool = False) -> str:
-    """Lines over a common axis."""
+def lines(
+    key: str,
+    series: Mapping[str, Points],
+    labels: tuple[str, str],
+    marked: bool = False,
+    bands: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    events: Sequence[float] = (),
+) -> str:
+    """Lines over a common axis.
+
+    bands: least and most at each point of a series.  events: vertical lines at these x.
+    """
 
     def paint(axes: Axes) -> None:
+        for x in events:
+            axes.axvline(x, color=FAINT, linewidth=1, linestyle=":")
+        for name, edges in (bands or {}).items():
+            colour = SERIES[list(series).index(name) % len(SERIES)]
+            low, high = (
+                _thinned([(x, edge[side]) for (x, _), edge in zip(series[name], edges, strict=True)]) for side in (0, 1)
+            )
+            axes.fill_between(
+                [x for x, _ in low], [y for _, y in low], [y for _, y in high], color=colour, alpha=0.2, linewidth=0
+            )
         for index, (name, points) in enumerate(series.items()):
             thinned = _thinned(points)
             style = {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[index % len(DASHES)]}

@@ -272,6 +272,33 @@ def scaling(report: Report) -> Iterator[Figure]:
             yield _figure(key, title, f"{title}: {ends}.", svg, ["method", text(axis), label], cells)
 
 
+def learning(report: Report) -> Iterator[Figure]:
+    """MAT of a server that learns from a log of requests, request by request."""
+    curves = {text(name): points for name, points in mapping(curves_of(report).get("mat_by_request")).items()}
+    points = {name: [numbers(point) for point in values] for name, values in curves.items() if values}
+    points = {name: [point for point in values if len(point) == 4] for name, values in points.items()}
+    points = {name: values for name, values in list(points.items())[:MAX_SERIES] if values}
+    if not points:
+        return
+    series = {name: [(at, mean) for at, mean, _, _ in values] for name, values in points.items()}
+    bands = {name: [(least, most) for *_, least, most in values] for name, values in points.items()}
+    joined = {
+        number(version.get("requests"))
+        for version in records(curves_of(report).get("learned"))
+        if version.get("state") in ("joined", "left")
+    }
+    events = sorted(at for at in joined if at is not None)
+    title = "MAT by request, moving mean"
+    svg = charts.lines("learning", series, ("requests", "MAT"), bands=bands, events=events)
+    ends = "; ".join(f"{name} {values[0][1]:.2f} to {values[-1][1]:.2f}" for name, values in points.items())
+    alt = f"Tokens per cycle in the last 50 requests, with the range over seeds: {ends}."
+    alt += (
+        f" Dotted: a learned drafter joins, after {', '.join(f'{at:.0f}' for at in events)} requests." if events else ""
+    )
+    cells = [[name, *(f"{value:g}" for value in point)] for name, values in points.items() for point in values]
+    yield _figure("learning", title, alt, svg, ["method", "requests", "mean", "least", "most"], cells)
+
+
 BUILDERS: tuple[Callable[[Report], Iterator[Figure]], ...] = (
     speedups,
     speedups_by_domain,
@@ -282,6 +309,7 @@ BUILDERS: tuple[Callable[[Report], Iterator[Figure]], ...] = (
     schedules,
     actions,
     times,
+    learning,
     scaling,
 )
 
