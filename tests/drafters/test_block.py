@@ -98,15 +98,15 @@ def test_state_is_a_function_of_the_committed_text(target):
     experts = block_experts(target, 3)
     tokens, features = text_of(target, 20)
     with torch.inference_mode():
-        whole, parts = (BlockGroup(StackedBlocks(experts)) for _ in range(2))
-        whole.admit(tokens, features[:-1])
+        complete, parts = (BlockGroup(StackedBlocks(experts)) for _ in range(2))
+        complete.admit(tokens, features[:-1])
         parts.admit(tokens[:4], features[:3])
         for start, end in ((4, 6), (6, 7), (7, 20)):
             parts.commit(tokens[None, start:end], features[None, start - 1 : end - 1], [end - start])
             if start != 6:
                 parts.read()
         for member in range(3):
-            torch.testing.assert_close(whole._draft(member, [0]), parts._draft(member, [0]), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(complete._draft(member, [0]), parts._draft(member, [0]), atol=1e-4, rtol=1e-4)
 
 
 def test_a_stacked_pass_judges_as_each_drafter_alone(target):

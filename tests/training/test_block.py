@@ -70,7 +70,7 @@ def test_blocks_in_training_equal_blocks_that_decode(target, batch, variant):
 
 
 def test_anchors_are_drawn_in_every_answer_and_keep_their_predictions(batch):
-    every = lay_out(batch, 4)
+    all_anchors = lay_out(batch, 4)
     drawn = lay_out_anchors(batch, 4, 3, seed=7)
     ends = torch.tensor(batch.lengths).cumsum(0)
     assert torch.searchsorted(ends, drawn.rows, right=True).bincount().tolist() == [3, 3, 1]
@@ -83,8 +83,8 @@ def test_anchors_are_drawn_in_every_answer_and_keep_their_predictions(batch):
         rows = layout.rows[layout.slots[step, column]]
         return set(zip(rows.tolist(), step.tolist(), layout.teacher_positions[column].tolist(), strict=True))
 
-    kept = set(drawn.rows.tolist())
-    assert predictions(drawn) == {entry for entry in predictions(every) if entry[0] in kept}
+    anchors = set(drawn.rows.tolist())
+    assert predictions(drawn) == {entry for entry in predictions(all_anchors) if entry[0] in anchors}
     assert all(position == row + 1 + step for row, step, position in predictions(drawn))
 
 
@@ -123,10 +123,10 @@ def test_gradients_reach_every_parameter_or_every_addition(target, batch, recomp
     assert [name for name, p in module.drafter.named_parameters() if p.grad is None or not p.grad.any()] == []
 
     module = module_of(target, markov_rank=4)
-    whole = module(batch)[0]
+    plain = module(batch)[0]
     add_adapter(module.drafter, LoraConfig(rank=2), seed=1)
     adapted = module(batch)[0]
-    torch.testing.assert_close(whole, adapted)  # additions start at zero
+    torch.testing.assert_close(plain, adapted)  # additions start at zero
     adapted.backward()
     trained = {name for name, p in module.drafter.named_parameters() if p.requires_grad}
     assert all("lora_" in name for name in trained) and any("lm_head" in name for name in trained)

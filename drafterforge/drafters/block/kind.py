@@ -29,6 +29,7 @@ class BlockKind(DrafterKind):
     name = "block"
     config_class = BlockDrafterConfig
     scheduled = True
+    exports = ("vllm",)
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
         from drafterforge.drafters.block.train.job import recorded_settings

@@ -75,18 +75,6 @@ class MarkovHead(nn.Module):
         self.markov_w2 = nn.Linear(spec.markov_rank, spec.draft_vocab_size, bias=False)
 
 
-class ConfidenceHead(nn.Module):
-    """Predicts whether a drafted token is accepted, from its state and the token before."""
-
-    def __init__(self, spec: BlockSpec) -> None:
-        super().__init__()
-        self.proj = nn.Linear(spec.hidden_size + spec.markov_rank, 1)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Logits [...] of states [..., H + r]."""
-        return self.proj(states)[..., 0]
-
-
 class BlockDrafter(nn.Module):
     """Feature fusion, decoder layers, norm and head over the draft vocabulary."""
 
@@ -101,8 +89,6 @@ class BlockDrafter(nn.Module):
         self.lm_head = nn.Linear(spec.hidden_size, spec.draft_vocab_size, bias=False)
         if spec.markov_rank:
             self.markov_head = MarkovHead(spec)
-        if spec.confidence:
-            self.confidence_head = ConfidenceHead(spec)
         self.register_buffer("d2t", torch.zeros(spec.draft_vocab_size, dtype=torch.long))  # target id = draft id + d2t
         self.register_buffer("t2d", torch.zeros(spec.vocab_size, dtype=torch.bool))  # whether a target id is drafted
         self.register_buffer("embedding", embedding.detach(), persistent=False)

@@ -26,12 +26,41 @@ class BlockSpec(DrafterSpec):
     block_size: int = 8  # tokens of a block: the root and a mask token for each drafted position
     mask_token_id: int = 0  # target id, whose embedding stands for a token to draft
     markov_rank: int = 0  # of the Markov head; 0: none
-    confidence: bool = False  # whether it has a confidence head
 
     @property
     def num_drafted(self) -> int:
         """Positions that a block drafts."""
         return self.block_size - 1
+
+    @property
+    def method(self) -> str:
+        return "dspark" if self.markov_rank else "dflash"
+
+    @property
+    def speculators_model(self) -> str:
+        return "DSparkDraftModel" if self.markov_rank else "DFlashDraftModel"
+
+    @property
+    def served_tokens(self) -> int:
+        return self.num_drafted
+
+    def speculators_keys(self) -> dict[str, Any]:
+        """See `DrafterSpec`; of DFlash, and of DSpark if there is a Markov head."""
+        keys = {
+            "block_size": self.block_size,
+            "mask_token_id": self.mask_token_id,
+            "aux_hidden_state_layer_ids": list(self.tap_layers),
+            "sliding_window_non_causal": True,  # vLLM takes it for all layers
+            "sample_from_anchor": False,  # the root proposes nothing
+        }
+        if self.markov_rank:
+            keys |= {
+                "markov_rank": self.markov_rank,
+                "markov_head_type": "vanilla",
+                "enable_confidence_head": False,
+                "confidence_head_with_markov": False,
+            }
+        return keys
 
     @staticmethod
     def of(plain: DrafterSpec, **more: Any) -> BlockSpec:
@@ -67,8 +96,8 @@ class BlockSpec(DrafterSpec):
                 "target_layer_ids": layers,
                 "markov_rank": self.markov_rank,
                 "markov_head_type": "vanilla",
-                "enable_confidence_head": self.confidence,
-                "confidence_head_with_markov": self.confidence,
+                "enable_confidence_head": False,
+                "confidence_head_with_markov": False,
                 "sample_from_anchor": False,
                 "dspark_bonus_anchor": True,
             }
@@ -90,7 +119,6 @@ class BlockSpec(DrafterSpec):
                 block_size=config["block_size"],
                 mask_token_id=config["mask_token_id"],
                 markov_rank=config.get("markov_rank", 0),
-                confidence=config.get("enable_confidence_head", False),
             )
         except KeyError as error:
             raise ArtifactError(f"{source} lacks the key {error}; wanted the config of a block drafter") from None
@@ -110,5 +138,3 @@ def check_block(spec: BlockSpec, source: str) -> None:
     for name, (value, least, most) in ranges.items():
         if type(value) is not int or not least <= value <= most:
             raise ArtifactError(f"{source}: {name} is {shorten(value)}, wanted a number from {least} to {most}")
-    if type(spec.confidence) is not bool or (spec.confidence and not spec.markov_rank):
-        raise ArtifactError(f"{source}: a confidence head needs a Markov head; wanted markov_rank above 0")
