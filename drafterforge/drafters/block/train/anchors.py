@@ -19,15 +19,15 @@ CHUNK = 128  # anchors that attend together
 
 
 def lay_out_anchors(batch: PackedBatch, steps: int, per_answer: int | None, seed: int) -> Layout:
-    """The anchors of a batch and the teacher positions that their blocks predict from.
+    """The anchors of a batch and the teacher positions that their blocks predict from, on the host.
 
     Row m of the layout is the position before anchor m, the last one of its context.  per_answer: most anchors of a
     sequence, drawn at random; None: all.
     """
-    layout = lay_out(batch, steps)
+    layout = lay_out(replace(batch, tokens=batch.loss_mask), steps)  # a layout lies where the tokens are
     if per_answer is None:
         return layout
-    rows, count = layout.rows.cpu(), layout.rows.numel()
+    rows, count = layout.rows, layout.rows.numel()
     ends = torch.tensor(batch.lengths).cumsum(0)
     sequence = torch.searchsorted(ends, rows, right=True)
     order = torch.rand(count, generator=torch.Generator().manual_seed(seed)).argsort()
@@ -38,19 +38,18 @@ def lay_out_anchors(batch: PackedBatch, steps: int, per_answer: int | None, seed
     number[drawn] = torch.arange(drawn.numel())
     slots = number[layout.slots]  # the last entry is for -1
     used = (slots >= 0).any(dim=0)
-    positions = layout.teacher_positions.cpu()[used].to(layout.rows.device)
-    return replace(layout, rows=rows[drawn].to(layout.rows.device), teacher_positions=positions, slots=slots[:, used])
+    return replace(layout, rows=rows[drawn], teacher_positions=layout.teacher_positions[used], slots=slots[:, used])
 
 
 def draft_blocks(drafter: BlockDrafter, batch: PackedBatch, rows: Tensor, recompute: bool = False) -> Tensor:
     """Normed outputs of all mask tokens, [I, M, H].
 
-    rows: positions before the anchors, ascending, [M].  recompute: checkpoint the blocks' pass.
+    rows: positions before the anchors, ascending, on the host, [M].  recompute: checkpoint the blocks' pass.
     """
-    spec = drafter.spec
-    tokens = drafter.block_tokens(batch.tokens[rows + 1])
+    spans, rows = anchor_spans(rows, batch.lengths), rows.to(batch.tokens.device)
+    spans = [(*span, rows[span[0] : span[1]] - span[2]) for span in spans]
+    spec, tokens = drafter.spec, drafter.block_tokens(batch.tokens[rows + 1])
     positions = batch.positions[rows + 1][:, None] + torch.arange(spec.block_size, device=rows.device)
-    spans = anchor_spans(rows.cpu(), batch.lengths)
 
     def run(features: Tensor) -> Tensor:
         context = drafter.context(features)
@@ -69,7 +68,6 @@ def draft_blocks(drafter: BlockDrafter, batch: PackedBatch, rows: Tensor, recomp
 
         return drafter(tokens.flatten(), positions.flatten(), attend)
 
-    spans = [(*span, rows[span[0] : span[1]] - span[2]) for span in spans]
     outputs = checkpoint(run, batch.features, use_reentrant=False) if recompute else run(batch.features)
     return outputs.unflatten(0, tokens.shape)[:, 1:].transpose(0, 1)
 

@@ -48,7 +48,7 @@ class BlockModule(DistillModule):
             head = torch.cat((head, drafter.markov_head.markov_w2.weight), dim=1)
             if additions:
                 additions = LowRank(F.pad(additions.down, (0, drafter.spec.markov_rank)), additions.up)
-        positions, config = layout.teacher_positions, self.config
+        positions, config = layout.teacher_positions.to(batch.tokens.device), self.config
         argmax = batch.argmax[positions]
         teacher = Teacher(batch.states[positions], self.head, argmax, drafter.t2d[argmax])
         decay, ids, parts = config.step_decay, drafter.token_ids, [additions] if additions else []
@@ -56,6 +56,5 @@ class BlockModule(DistillModule):
 
     def _pairs(self, batch: PackedBatch, layout: Layout) -> Tensor:
         """What the Markov head reads at every drafted position, of the answer's own tokens, [I, M, r]."""
-        steps = torch.arange(self.depth, device=layout.rows.device)[:, None]
-        before = (layout.rows + 1 + steps).clamp(max=batch.tokens.numel() - 1)
-        return self.drafter.pairs(batch.tokens[before])
+        before = (layout.rows + 1 + torch.arange(self.depth)[:, None]).clamp(max=batch.tokens.numel() - 1)
+        return self.drafter.pairs(batch.tokens[before.to(batch.tokens.device)])
