@@ -16,6 +16,7 @@ from drafterforge.drafters.block.checkpoint import load_generalist
 from drafterforge.drafters.block.fused import FusedBlock, StackedBlocks
 from drafterforge.drafters.block.model import BlockDrafter
 from drafterforge.drafters.block.propose import BlockGroup, BlockProposer
+from drafterforge.drafters.block.published import is_published, read_published
 from drafterforge.drafters.eagle3.checkpoint import check_taps, generalist_of
 from drafterforge.drafters.eagle3.kind import Eagle3Kind
 from drafterforge.drafters.eagle3.lora import ADAPTER, load_adapter, merge
@@ -88,6 +89,14 @@ class BlockKind(DrafterKind):
 
     def group(self, stack: StackedBlocks) -> BlockGroup:
         return BlockGroup(stack)
+
+    def publishes(self, config: dict[str, Any]) -> bool:
+        return is_published(config)
+
+    def read_published(
+        self, config: dict[str, Any], tensors: dict[str, Tensor], target: Any, embedding: Tensor, source: str
+    ) -> BlockDrafter:
+        return read_published(config, tensors, target, embedding, source)
 
     def export(self, source: DrafterSource, embedding: Tensor) -> BlockDrafter:
         """See `DrafterKind`; LoRA experts are merged into their generalist's weights."""
