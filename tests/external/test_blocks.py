@@ -92,9 +92,9 @@ def drafter_of_answers(real, facts, prompts: list[list[int]]) -> BlockDrafter:
     texts = [answer.prompt + answer.tokens for answer in Engine(real).generate(prompts, MAX_TOKENS)]
     tokens = torch.tensor([token for text in texts for token in text])
     positions = [torch.arange(len(text)) for text in texts]
-    with torch.inference_mode():
+    with torch.no_grad():
         parts = [real.forward(torch.tensor([text]), at[None], None) for text, at in zip(texts, positions, strict=True)]
-        states, features = (torch.cat([part[index][0] for part in parts]).clone() for index in (0, 1))
+        states, features = (torch.cat([part[index][0] for part in parts]) for index in (0, 1))
         argmax = real.logits(states).argmax(-1)
     ids = tokens.unique()
     spec = BlockSpec.for_block(facts.config, facts.taps, len(ids), block_size=DEPTH + 1, mask_token_id=49151)
