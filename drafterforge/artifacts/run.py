@@ -95,4 +95,6 @@ def artifact_run(
     path = Path(path)
     run = ArtifactRun(path, kind, target, settings, parents, overwrite, existing=None)
     existing = reuse_artifact(path, kind, overwrite=overwrite, name_key=name_key, **run.identity)
+    if existing is not None and not overwrite:
+        run.drop_staging()  # its writer may have been killed before it could
     return ArtifactRun(path, kind, target, settings, parents, overwrite, existing)

@@ -35,7 +35,7 @@ def open_staging(path: Path | str, settings: Mapping[str, Any]) -> Path:
     with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _hold_staging(folder)
-        for leftover in folder.glob(".*.tmp-*"):
+        for leftover in folder.rglob(".*.tmp-*"):
             leftover.unlink(missing_ok=True)
         config = folder / "config.json"
         try:
@@ -54,11 +54,11 @@ def open_staging(path: Path | str, settings: Mapping[str, Any]) -> Path:
 
 
 def drop_staging(path: Path | str) -> None:
-    """Delete the staging folder of a finished artifact."""
+    """Delete the staging folder of a finished artifact, unless another process works in it."""
     folder = staging_folder(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    lock = _staging_locks.pop(folder, None)
+    lock = _staging_locks.pop(folder, None) or lock_folder(folder)
     if lock is not None:
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
