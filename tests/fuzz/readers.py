@@ -9,7 +9,7 @@ import random
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -391,21 +391,19 @@ def requests(folder: Path) -> Reader:
             return post(path, json.loads(mutate_json(body, chance)))
         return mutate_bytes(data, chance, others)
 
-    address: list[tuple[str, int]] = []
+    limits = {"max_body_bytes": 20_000, "max_new_tokens": 8, "read_timeout_s": 0.05, "timeout_s": 3.0}
+    server = ExitStack()  # never closed: it runs until the process ends
+    serve = cache(lambda: server.enter_context(serving(Engine(speaking_target()), **limits)).address)
 
     def read(data: bytes) -> None:
-        if not address:
-            engine = Engine(speaking_target())
-            up = serving(engine, max_body_bytes=20_000, max_new_tokens=8, read_timeout_s=0.05, timeout_s=3.0)
-            address.append(up.__enter__().address)  # until the process ends
-        status = status_of(address[0], data)
+        status = status_of(serve(), data)
         if status is None or 400 <= status < 500:
             raise RefusedError(str(status))
         assert status < 400, f"status {status}"
 
     bodies = documents([*plain, *chat, "role", "content"])
     paths = st.sampled_from(("/v1/completions", "/v1/chat/completions"))
-    return Reader("requests", read, folder, seeds, mutate, st.builds(post, paths, bodies))
+    return Reader("requests", read, folder, seeds, mutate, st.builds(post, paths, bodies), connects=True)
 
 
 def status_of(address: tuple[str, int], data: bytes) -> int | None:
