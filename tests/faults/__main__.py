@@ -2,9 +2,10 @@
 
     PYTHONPATH=.:scripts python -m tests.faults [--kills 200] [--others 1] [--seed 0] [--json PATH] [COMMAND ...]
 
-Figures: `trials`, the `kills` in them, up to three in a row, and `others`: a power cut, SIGINT or SIGTERM, a full disk, a limit on
-file sizes, a read-only disk, a jumping clock, and two processes at once.  `half_artifacts`, `differing` artifacts,
-`leftovers`, and `bad_endings`: tracebacks, wrong exit codes, and commands that do not finish when typed again.
+Figures: `trials`, the `kills` in them, up to three in a row, and `others`: a power cut, SIGINT or SIGTERM, a full disk,
+a limit on file sizes, a read-only disk, a jumping clock, and two processes at once.  `half_artifacts`, `differing`
+artifacts, `leftovers`, and `bad_endings`: tracebacks, wrong exit codes, and commands that do not finish when typed
+again.
 """
 
 from __future__ import annotations
