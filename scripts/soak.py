@@ -53,7 +53,8 @@ from rich.table import Table
 DISTINCT = 40  # requests of the list
 START_S = 300.0  # longest time until a server answers
 LONGEST_S = 300.0  # longest time for an answer
-WARM_UP = 0.1  # share of the time before memory is measured
+WARM_UP = 0.2  # share of the time before memory is measured
+SPAN = 0.1  # share of the time over which memory is averaged
 BURST_S = 10.0  # from one burst to the next one
 KINDS = {"answer": 6, "stream": 6, "slow": 1, "leave": 1, "hang up": 1, "key": 1, "malformed": 1}  # how often
 TOPICS = ("users of a shop", "the moons of Jupiter", "a list of words", "fractions", "iron in blood", "a short story")
@@ -231,7 +232,16 @@ def server_of(settings: Sequence[str]) -> Iterator[tuple[subprocess.Popen, str, 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     key = secrets.token_hex(16)
-    command = [sys.executable, "-m", "drafterforge", "serve", "drafter=pool", f"port={port}", *settings]
+    command = [
+        sys.executable,
+        "-m",
+        "drafterforge",
+        "serve",
+        "drafter=pool",
+        f"port={port}",
+        f"grace_s={LONGEST_S:g}",
+        *settings,
+    ]
     process = subprocess.Popen(command, env=os.environ | {"DRAFTERFORGE_API_KEY": key})
     url = f"http://127.0.0.1:{port}"
     try:
@@ -267,8 +277,8 @@ def soak(clients: Clients, minutes: float, count: int, pid: int) -> dict[str, fl
     while clients.running() and time.monotonic() - ended < LONGEST_S:
         time.sleep(0.02)
     drain_s = time.monotonic() - ended
-    early = np.median([size for at, size in samples if WARM_UP <= at < 2 * WARM_UP])
-    late = np.median([size for at, size in samples if 1 - WARM_UP <= at <= 1])
+    early = np.median([size for at, size in samples if WARM_UP <= at < WARM_UP + SPAN])
+    late = np.median([size for at, size in samples if 1 - SPAN <= at <= 1])
     tally = clients.tally
     figures: dict[str, float] = {"distinct": len(clients.requests), "minutes": minutes, "clients": count}
     figures |= {

@@ -63,7 +63,7 @@ class Trials:
                 self._hinder(outcome, command, fault, reference, runs)
                 outcome.wrong += [f"half: {name}" for name in harness.half_artifacts(runs)]
         again = self.bench.run(command, runs)
-        if again.code:
+        if again.code and not (again.code == 2 and "exists already" in again.printed):  # `export` replaces nothing
             outcome.wrong.append(f"typed again, it ended with {again.code}: {again.printed[-400:]}")
         else:
             outcome.wrong += self._differences(command, runs)
