@@ -61,7 +61,6 @@ def prepare_answers(
     digest = _digest(conversations)
     run = artifact_run(path, "answers", target, config, overwrite=overwrite)
     if run.existing is not None and _matches_prompts(run.existing, digest, path, overwrite):
-        run.drop_staging()
         return AnswerSet(path, run.existing)
 
     limits = [data.answers, data.max_prompt_tokens, data.max_new_tokens, data.temperature]
