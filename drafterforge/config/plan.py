@@ -51,6 +51,13 @@ class PlannedCommand:
     config: PrepareDataConfig
     device: DeviceConfig
 
+    def __post_init__(self) -> None:
+        require(
+            not self.config.data.stream,
+            f"plan does not cover data.stream={self.config.data.stream}, whose disk is bounded by data.stream_gb; "
+            "leave it out to plan answers and features made here",
+        )
+
     @property
     def target(self) -> TargetConfig:
         return self.config.target

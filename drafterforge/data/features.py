@@ -20,7 +20,7 @@ from torch import Tensor
 from drafterforge.artifacts.atomic import link_or_copy, report_full_disk, save_json_atomic
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.artifacts.run import NamedTarget, artifact_run
+from drafterforge.artifacts.run import ArtifactRun, NamedTarget, artifact_run
 from drafterforge.data.answers import Answer, AnswerSet
 
 SPLITS = ("train", "val")  # training never reads test answers
@@ -128,8 +128,7 @@ def prepare_features(
 
     progress: called with tokens done and total tokens.  splits: those to capture.
     """
-    settings = {**config, "answers": answers.manifest.digest}
-    run = artifact_run(path, "features", target, settings, [answers.manifest], overwrite=overwrite)
+    run = features_run(answers, path, target, config, overwrite)
     if run.existing is not None:
         run.drop_staging()
         return FeatureSet(path, run.existing)
@@ -154,6 +153,14 @@ def prepare_features(
                 link_or_copy(staging / name, folder / name)
         save_json_atomic(folder / "index.json", index)
     return FeatureSet.open(path, target.fingerprint)
+
+
+def features_run(
+    answers: AnswerSet, path: Path, target: NamedTarget, config: Mapping[str, Any], overwrite: bool
+) -> ArtifactRun:
+    """The features of these answers; ArtifactError if `path` holds others."""
+    settings = {**config, "answers": answers.manifest.digest}
+    return artifact_run(path, "features", target, settings, [answers.manifest], overwrite=overwrite)
 
 
 def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
