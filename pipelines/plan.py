@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from rich.table import Table
 
 from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
+from drafterforge.config.commands import PrepareDataConfig
 from drafterforge.config.hints import plain_value
 from drafterforge.config.plan import THIS, PlanConfig, PlannedCommand
 from drafterforge.config.progress import say, table_console
 from drafterforge.errors import CheckFailedError
 from drafterforge.evaluation.fitting import DISK, Estimate, Fitter, scaled
 from drafterforge.evaluation.load_warning import warn_if_busy
+from drafterforge.evaluation.planned_devices import find_devices, free_room
 from drafterforge.evaluation.planning import (
     DeviceRates,
     Devices,
-    Room,
     Stage,
     duration,
     estimate_stages,
@@ -30,15 +28,13 @@ from drafterforge.evaluation.planning import (
     share_out,
     size,
 )
-from drafterforge.evaluation.stage_trials import free_memory, run_trials
+from drafterforge.evaluation.stage_trials import run_trials
 from drafterforge.evaluation.trial_workload import assumed_workload, resized
-from drafterforge.kernels.devices import on_gpu
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.load import load_target
 from drafterforge.targets.shape import ModelShape, find_config, is_local
-from drafterforge.training.launch import local_devices
 
 Config = PlanConfig  # of the device; `PlannedCommand` also has the config of the command that is planned
 ESTIMATED = (
@@ -113,7 +109,7 @@ def make_plan(
     """Estimates by trials where the target is here and fits, else by rates."""
     cfg, device_config = planned.config, planned.device
     weights = shape.num_weights * dtype.itemsize
-    if is_here(planned) and is_local(planned.target) and weights < devices.memory / 2:
+    if planned.is_here and is_local(planned.target) and weights < devices.memory / 2:
         warn_if_busy()
         say("plan: trying each stage for some seconds")
         trials = run_trials(cfg, load_target(cfg.target), shape, train)
@@ -141,28 +137,3 @@ def make_plan(
         return estimate_stages(changed, shape, rates, number_bytes, assumed_workload(changed), devices)
 
     return Plan(estimate, rates.source)
-
-
-def is_here(planned: PlannedCommand) -> bool:
-    """Whether the command is planned for this device."""
-    return planned.device.name == THIS and planned.device.bandwidth_gb_s is None
-
-
-def find_devices(planned: PlannedCommand, device: torch.device, room: Room) -> Devices:
-    """The devices on which the command trains."""
-    cfg, host = planned.config, is_here(planned) and not on_gpu(device)
-    if not isinstance(cfg, TrainDrafterConfig):
-        return Devices(host=host, memory=room.memory)
-    local = cfg.trainer.devices or 1
-    if is_here(planned):  # refuses what the command would
-        local = max(local, local_devices(cfg.trainer, cfg.target.device))
-    return Devices(local, local * (cfg.trainer.num_nodes or 1), host, room.memory)
-
-
-def free_room(planned: PlannedCommand, device: torch.device) -> Room:
-    """Free memory of the device and free disk at runs_dir, or what the user says of another device."""
-    device_config, folder = planned.device, Path(planned.runs_dir).resolve()
-    while not folder.exists():
-        folder = folder.parent
-    memory = device_config.memory_gb * 1e9 if device_config.memory_gb else free_memory(device)
-    return Room(memory, device_config.disk_gb * 1e9 if device_config.disk_gb else shutil.disk_usage(folder).free)

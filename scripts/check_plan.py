@@ -55,7 +55,8 @@ def main() -> int:
 
 def estimate(typed: list[str]) -> dict:
     """The stages that `plan` prints, as numbers."""
-    from drafterforge.pipelines.plan import find_devices, free_room, make_plan
+    from drafterforge.evaluation.planned_devices import find_devices, free_room
+    from drafterforge.pipelines.plan import make_plan
     from drafterforge.targets.device import choose_dtype
     from drafterforge.targets.shape import ModelShape, find_config
 

@@ -66,6 +66,11 @@ class PlannedCommand:
     def runs_dir(self) -> str:
         return self.config.runs_dir
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it is planned for this device."""
+        return self.device.name == THIS and self.device.bandwidth_gb_s is None
+
     def with_settings(self, *settings: str) -> str:
         """The command with further settings, as typed in a shell."""
         keys = {setting.partition("=")[0] for setting in settings}

@@ -53,12 +53,12 @@ CONFIG = TrainDrafterConfig(
 )
 WORK = Workload({"train": [6] * 6, "val": [6] * 2, "test": [6] * 2}, 10.0, "10 tokens")
 SLOW = DeviceRates(bytes_per_s=1e4, multiplications_per_s=1e4, source="toy rates")
-SINGLE = Devices()
+SINGLE_DEVICE = Devices()
 ROOMY = Room(memory=1e12, disk=1e12)
 
 
 def stages(
-    cfg: PrepareDataConfig = CONFIG, rates: DeviceRates = SLOW, work: Workload = WORK, devices: Devices = SINGLE
+    cfg: PrepareDataConfig = CONFIG, rates: DeviceRates = SLOW, work: Workload = WORK, devices: Devices = SINGLE_DEVICE
 ) -> dict[str, Stage]:
     return {stage.name: stage for stage in estimate_stages(cfg, SHAPE, rates, 2, work, devices)}
 
@@ -130,11 +130,11 @@ def test_disk_is_fullest_where_a_stage_holds_most():
     assert peak_disk(parts) == 25
 
 
-def rough(cfg: PrepareDataConfig, number_bytes: int, devices: Devices = SINGLE) -> list[Stage]:
+def rough(cfg: PrepareDataConfig, number_bytes: int, devices: Devices = SINGLE_DEVICE) -> list[Stage]:
     return estimate_stages(cfg, SHAPE, SLOW, number_bytes, assumed_workload(cfg), devices)
 
 
-def fitter(room: Room, devices: Devices = SINGLE, number_bytes: int = 2, **options: object) -> Fitter:
+def fitter(room: Room, devices: Devices = SINGLE_DEVICE, number_bytes: int = 2, **options: object) -> Fitter:
     devices = replace(devices, memory=room.memory)
     return Fitter(lambda cfg, size: rough(cfg, size, devices), SHAPE, number_bytes, devices, room, **options)
 
