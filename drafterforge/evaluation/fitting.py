@@ -8,7 +8,17 @@ from typing import Any
 
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.drafter import Eagle3DrafterConfig
-from drafterforge.evaluation.planning import HALF, Devices, Room, Stage, peak_disk, size, weights_on_device
+from drafterforge.evaluation.planning import (
+    GATHERED,
+    HALF,
+    TRAINED,
+    Devices,
+    Room,
+    Stage,
+    peak_disk,
+    size,
+    weights_on_device,
+)
 from drafterforge.targets.shape import ModelShape
 
 Estimate = Callable[[PrepareDataConfig, int], list[Stage]]  # of a config and the bytes of a target weight
@@ -119,7 +129,7 @@ class Fitter:
             return
         trainer, drafter = cfg.trainer, cfg.drafter
         bases: list[Settings] = [{} if trainer.checkpoint_steps else {"trainer.checkpoint_steps": True}]
-        if self.devices.total > 1 and trainer.strategy != "fsdp":
+        if self.devices.total > TRAINED // (TRAINED - GATHERED) and trainer.strategy != "fsdp":  # saves from three on
             bases.append({**bases[-1], "trainer.strategy": "fsdp"})
         new_weights = isinstance(drafter, Eagle3DrafterConfig) and not (drafter.is_adapter or drafter.undecided)
         if new_weights and drafter.head == "own":
