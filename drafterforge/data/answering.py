@@ -97,6 +97,24 @@ def prepare_answers(
     return AnswerSet.open(path, target.fingerprint, verify=False)
 
 
+def existing_answers(
+    prompts: Mapping[str, Sequence[Prompt]],
+    *,
+    tokenizer: Any,
+    data: DataConfig,
+    path: Path,
+    target: NamedTarget,
+    config: Mapping[str, Any],
+    overwrite: bool,
+) -> AnswerSet | None:
+    """The artifact that `prepare_answers` would reuse; None if it would answer.  ArtifactError as it raises them."""
+    run = artifact_run(path, "answers", target, config, overwrite=overwrite)
+    if run.existing is None:
+        return None
+    digest = _digest([c for split in SPLITS for c in encode_prompts(tokenizer, split, prompts, data)])
+    return AnswerSet(path, run.existing) if _matches_prompts(run.existing, digest, path, overwrite) else None
+
+
 # --- conversations -------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from drafterforge.artifacts.atomic import atomic_file, link_or_copy, save_json_a
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.artifacts.run import NamedTarget, artifact_run
+from drafterforge.artifacts.run import ArtifactRun, NamedTarget, artifact_run
 from drafterforge.data.answers import Answer, AnswerSet
 from drafterforge.errors import ArtifactError, shorten
 
@@ -145,8 +145,7 @@ def prepare_features(
 
     progress: called with tokens done and total tokens.  splits: those to capture.
     """
-    settings = {**config, "answers": answers.manifest.digest}
-    run = artifact_run(path, "features", target, settings, [answers.manifest], overwrite=overwrite)
+    run = features_run(answers, path, target, config, overwrite)
     if run.existing is not None:
         return FeatureSet(path, run.existing)
     staging = run.stage(shard_rows=shard_rows)
@@ -170,6 +169,14 @@ def prepare_features(
                 link_or_copy(staging / name, folder / name)
         save_json_atomic(folder / "index.json", index)
     return FeatureSet.open(path, target.fingerprint)
+
+
+def features_run(
+    answers: AnswerSet, path: Path, target: NamedTarget, config: Mapping[str, Any], overwrite: bool
+) -> ArtifactRun:
+    """The features of these answers; ArtifactError if `path` holds others."""
+    settings = {**config, "answers": answers.manifest.digest}
+    return artifact_run(path, "features", target, settings, [answers.manifest], overwrite=overwrite)
 
 
 def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
