@@ -69,10 +69,12 @@ class DrafterGroup(ABC):
         shape: TreeShape,
         growth: Growth | None = None,
         retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
     ) -> Tree:
         """Trees of one drafter below the roots [B'] of some rows.
 
-        growth, retrieval: see `expand`; passed only to kinds that are scheduled or part of a hybrid.
+        growth, retrieval: see `expand`; passed only to kinds that are scheduled or part of a hybrid.  proposals: with
+        `Tree.proposals`, if the kind knows them.
         """
 
     def guesses(self, member: int, rows: list[int]) -> Tensor:
@@ -152,6 +154,8 @@ class SoloGroup(DrafterGroup):
         shape: TreeShape,
         growth: Growth | None = None,
         retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
     ) -> Tree:
         self.catch_up()
-        return self.proposer.draft_rows(rows, root, shape)
+        draft = self.proposer.draft_with_proposals if proposals else self.proposer.draft_rows
+        return draft(rows, root, shape)

@@ -116,6 +116,10 @@ class JudgedProposer(SoloProposer):
     def draft_rows(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
         """As `draft_trees`, for some rows, whose roots are [B']."""
 
+    def draft_with_proposals(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+        """As `draft_rows`, with `Tree.proposals`; by default without, or with those that `as_tree` adds."""
+        return self.draft_rows(rows, root, shape)
+
     def judge(self, guesses: list[list[Any]], truth: Truth, top_k: Sequence[int], details: bool = False) -> Judgement:
         """Judge each row's guesses; by default a guess is a dict of proposals and probabilities, best first.
 

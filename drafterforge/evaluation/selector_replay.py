@@ -25,7 +25,7 @@ from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
 from drafterforge.selectors import names as selector_names
-from drafterforge.selectors import wants_coverage
+from drafterforge.selectors import reads_branches
 from drafterforge.selectors.naming import TUNED, result_name
 from drafterforge.targets.load import Target
 
@@ -250,10 +250,10 @@ class SelectorReplay:
     ) -> dict[str, RecordedAnswers]:
         """Recorded answers by scheduler.  part: name of the counterfactuals in the resume cache."""
         selectors = [(self.cfg.pool.selector, self.cfg.pool.options), *((name, {}) for name in self.selectors)]
-        coverages = any(wants_coverage(name, options) for name, options in selectors)
+        branches = any(reads_branches(name, options) for name, options in selectors)
         target, pool, shape = self.factory.target, self.pool, self.factory.shape
         max_new_tokens = self.cfg.suite.max_new_tokens
-        recorder, counterfactuals = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, coverages), []
+        recorder, counterfactuals = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, branches), []
         with bar("recording every position", len(answers)) as progress:
             for index, answer in enumerate(answers):
                 record = partial(recorder.record, answer)

@@ -90,12 +90,13 @@ class ParallelReading:
         shape: TreeShape,
         growth: Growth | None = None,
         retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
     ) -> Tree:
-        """Trees of one drafter below roots [B]; growth, retrieval: as for `expand`."""
+        """Trees of one drafter below roots [B]; growth, retrieval, proposals: as for `draft_levels`."""
         cache, newest = self._at(member, roots, shape.top_k * shape.depth)
         drafter, outputs, logits = self.group.drafters.members[member], self.outputs[member], self.logits[member]
         state = outputs[newest], self.text.tokens[roots], roots, self.text.end - 1, shape, logits[newest]
-        return draft_levels(drafter, cache, *state, growth, retrieval)
+        return draft_levels(drafter, cache, *state, growth, retrieval, proposals)
 
     def drafts(self, member: int, roots: Tensor, spec: TraceSpec, branch: bool) -> Drafts:
         """Proposals of trees of all widths and depths of `spec` below roots [B], see `expand_widths`."""
@@ -104,6 +105,10 @@ class ParallelReading:
         step = level_step(drafter, cache, self.outputs[member, newest], roots, self.text.end - 1)
         logits, ids = self.logits[member, newest], drafter.token_ids
         return expand_widths(logits, spec.top_ks, spec.depth, truth, step, ids, spec.score_top_k, branch)
+
+    def token_ids(self, member: int) -> Tensor:
+        """Target ids of a drafter's vocabulary, [W]."""
+        return self.group.drafters.members[member].token_ids
 
     def log_q(self, member: int, roots: Tensor) -> Tensor:
         """Log-probability of the token after roots [B], [B]; -inf outside the drafter's vocabulary."""

@@ -80,6 +80,11 @@ class Pool:
             self.scheduler.depth if self.scheduled(name) else self.shape_of(name, shape).depth for name in self.drafters
         ]
 
+    @property
+    def needs_overlap(self) -> bool:
+        """Whether the selector asks for the overlap of drafts with the target."""
+        return self._new_selector(self.names, [1] * len(self.drafters), self.options).needs.overlap
+
     def selector(self, shape: TreeShape) -> Selector:
         """An idle selector that fits the pool, else a new one."""
         levels = self.levels(shape)

@@ -111,11 +111,15 @@ class PoolMembers:
         root: Tensor,
         shape: TreeShape,
         growth: Growth | None = None,
+        proposals: bool = False,
     ) -> Tree:
-        """Trees of one drafter, and its index if it has one, below the roots [B'] of some rows."""
+        """Trees of one drafter, and its index if it has one, below the roots [B'] of some rows.
+
+        proposals: with `Tree.proposals`.
+        """
         group, member = self._find(name)
         if name not in self.index_of:
-            return group.draft(member, rows, root, shape, growth)
+            return group.draft(member, rows, root, shape, growth, proposals=proposals)
 
         def draft(subset: Sequence[int], growth: Growth, retrieval: RetrievalEvidence) -> Tree:
             return group.draft(member, [rows[index] for index in subset], root[subset], shape, growth, retrieval)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -25,7 +26,7 @@ from drafterforge.runtime.row_selection import PoolRow, evaluations_of
 from drafterforge.runtime.shapes import bounds
 from drafterforge.runtime.tree_scheduling import TreeScheduling
 from drafterforge.schedulers.observation import TEXT_WINDOW
-from drafterforge.tree.coverage import branch_coverages
+from drafterforge.tree.coverage import branch_coverages, branch_overlaps
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import join_trees
 
@@ -113,10 +114,11 @@ class PoolProposer(Proposer):
         """Trees of one drafter and shape for some rows; a scheduler may end them early."""
         if shape.depth == 0 or shape.num_tokens == 1:
             return root_only(record.root[rows])
-        tree = self.scheduling.draft(name, rows, self.rows, shape, record)
+        proposals = self.needs_overlap
+        tree = self.scheduling.draft(name, rows, self.rows, shape, record, proposals)
         if tree is not None:
             return tree
-        return self.members.draft(name, rows, record.root[rows], shape)
+        return self.members.draft(name, rows, record.root[rows], shape, proposals=proposals)
 
     @property
     def needs_evaluation(self) -> bool:
@@ -128,16 +130,23 @@ class PoolProposer(Proposer):
         """Whether any row's selector asks for the coverage of its draft."""
         return any(row.selector.needs.coverage for row in self.rows)
 
+    @property
+    def needs_overlap(self) -> bool:
+        """Whether any row's selector asks for the overlap of its draft with the target."""
+        return any(row.selector.needs.overlap for row in self.rows)
+
     def refresh(self, record: CycleRecord) -> None:
         """Let the drafters read the committed tokens, and the selectors learn from them."""
         began = time.perf_counter()
         tokens, features = record.committed()
         truth = Truth(tokens, record.distributions(tokens.shape[1])) if self.needs_evaluation else None
-        coverages = None
+        coverages, overlaps = None, None
         if self.needs_coverage:
             coverages = branch_coverages(record.tree, record.logits, self.coverage_levels).tolist()
+        if self.needs_overlap:
+            overlaps = branch_overlaps(record.tree, record.logits, self.coverage_levels)
         newest = [features[index, count - 1] for index, count in enumerate(record.counts)]
-        self.commit_rows(record, tokens, newest, coverages)
+        self.commit_rows(record, tokens, newest, coverages, overlaps)
         record.charge("select", began)
         judgement = self._read(tokens, features, record.counts, truth)
         began = time.perf_counter()
@@ -145,13 +154,20 @@ class PoolProposer(Proposer):
         record.charge("select", began)
 
     def commit_rows(
-        self, record: CycleRecord, tokens: Tensor, features: Sequence[Tensor], coverages: Sequence[float] | None
+        self,
+        record: CycleRecord,
+        tokens: Tensor,
+        features: Sequence[Tensor],
+        coverages: Sequence[float] | None = None,
+        overlaps: Sequence[float] | None = None,
     ) -> None:
         """Add a cycle's tokens [B, A] to every row.  features: before each row's last token, [B] of [3H]."""
         keep_text = self.pool.scheduler is not None and self.pool.scheduler.reads_text
         for index, (row, count) in enumerate(zip(self.rows, record.counts, strict=True)):
             coverage = None if coverages is None else coverages[index]
-            row.commit(self.names.index(row.choice), tokens[index, :count], features[index], coverage, keep_text)
+            row.commit(self.names.index(row.choice), tokens[index, :count], features[index], keep_text)
+            overlap = None if overlaps is None else overlaps[index]
+            row.feedback = replace(row.feedback, coverage=coverage, overlap=overlap)
 
     def learn(self, record: CycleRecord, judgement: Judgement | None) -> None:
         """Let every row's selector learn from its committed cycle.  judgement: in the order of `members.names`."""

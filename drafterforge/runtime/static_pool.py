@@ -40,6 +40,8 @@ def has_fixed_shapes(pool: Pool) -> bool:
     num_stacks = sum(names[0] not in on_host for names in pool.stacked_names())
     if pool.worth is not None or pool.details or not fixed or num_stacks > 1:
         return False
+    if pool.needs_overlap:  # needs the drafters' distributions, which stay on the device
+        return False
     return not (isinstance(pool.scheduler, GrowingPolicy) and (retrieves(pool) or pool.shapes))
 
 

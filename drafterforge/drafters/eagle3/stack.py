@@ -229,6 +229,7 @@ class StackedGroup(DrafterGroup):
         shape: TreeShape,
         growth: Growth | None = None,
         retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
     ) -> Tree:
         state = self._newest_state(member)
         base = max(state.stable[row] for row in rows)
@@ -240,7 +241,7 @@ class StackedGroup(DrafterGroup):
             cache = cache.copy_rows(index)
             last, logits = last[index], logits[index]
         drafter: FusedDrafter = self.drafters.members[member]
-        return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, retrieval)
+        return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, retrieval, proposals)
 
 
 class Eagle3Proposer(SoloProposer):
