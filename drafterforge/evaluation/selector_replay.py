@@ -19,7 +19,7 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.replay.answer_recorder import AnswerRecorder
-from drafterforge.replay.curves import actions, pool_scaling, regret_curves, weights
+from drafterforge.replay.curves import actions, pool_scaling, regret_curves, reward_signals, weights
 from drafterforge.replay.selector_play import Cycles, RecordedAnswers, accept_rate, tune_options
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
@@ -196,7 +196,7 @@ class SelectorReplay:
         return rows
 
     def curves(self) -> dict[str, Any]:
-        """Curves of the report: drafters by domain, regret, weights, pool scaling and trees of a policy."""
+        """Curves of the report: drafters by domain, regret, weights, rewards, pool scaling and trees of a policy."""
         recorded = self.static
         cycles = {method.method: method.cycles for method in self.methods if method.scheduler == STATIC}
         policy = self.cfg.pool.scheduler or next((name for name in self.by_scheduler if name != STATIC), STATIC)
@@ -212,6 +212,11 @@ class SelectorReplay:
             "regret_curves": regret_curves(recorded, {n: c for n, c in cycles.items() if not n.endswith(" alone")}),
             "weights": weights(recorded, self._pool_selector(), longest),
             "actions": actions(self.by_scheduler[policy], with_policy[0].cycles) if scheduled else [],
+            "signal_strength": [
+                {"domain": domain, **row}
+                for domain, indices in self._indices_by_domain().items()
+                for row in reward_signals(recorded.select(indices))
+            ],
             "scaling": pool_scaling(recorded, learners, orders=self.cfg.suite.pool_orders) if several else {},
         }
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from drafterforge.replay.selector_play import Cycles, RecordedAnswers
 from drafterforge.selectors.base import Selector
+from drafterforge.selectors.hindsight import signal_strength
 
 Plays = Mapping[str, Sequence[Cycles]]  # method -> cycles of every answer
 DIGITS = 4
@@ -25,6 +26,45 @@ def regret_curves(recorded: RecordedAnswers, plays: Plays) -> dict[str, list[flo
         method: (np.array([len(cycles) for cycles in played]) - best).cumsum().astype(float).tolist()
         for method, played in plays.items()
     }
+
+
+def reward_signals(recorded: RecordedAnswers) -> list[dict[str, Any]]:
+    """How well each reward of bandits tells the best drafter from the others: MetaSD's signal strength R.
+
+    Samples are the cycles of every drafter at every position, so R does not depend on a selector.  The best and the
+    second drafter are those with the fewest cycles; `signal` is R of the second, `median` the median R of all others.
+    `agrees`: whether the reward, too, is highest for the best drafter.  Empty without recorded rewards or rivals.
+    """
+    best, *others = np.argsort(recorded.static.sum(axis=0), kind="stable").tolist()
+    rows = []
+    for reward, samples in _rewards(recorded).items() if others else ():
+        strengths = signal_strength(samples, best)
+        rows.append(
+            {
+                "reward": reward,
+                "best": recorded.names[best],
+                "second": recorded.names[others[0]],
+                "signal": round(float(strengths[others[0]]), DIGITS),
+                "median": round(float(np.median(strengths[others])), DIGITS),
+                "agrees": bool(samples.mean(axis=1).argmax() == best),
+            }
+        )
+    return rows
+
+
+def _rewards(recorded: RecordedAnswers) -> dict[str, np.ndarray]:
+    """Each reward of `Bandit` at every position at which all drafters draft, [N, R]."""
+    outcomes = [answer.outcomes[0] for answer in recorded.counterfactuals]
+    if any(table.coverage is None or table.overlap is None for table in outcomes):
+        return {}
+    levels = max(1, *recorded.counterfactuals[0].depths)
+    arrays = {
+        "divergence": [table.overlap for table in outcomes],
+        "efficiency": [(table.accept_length - 1) / levels for table in outcomes],
+        "coverage": [table.coverage for table in outcomes],
+    }
+    drafts = np.concatenate([table.depth for table in outcomes], axis=1).min(axis=0) > 0
+    return {reward: np.concatenate(parts, axis=1)[:, drafts] for reward, parts in arrays.items() if drafts.any()}
 
 
 def per_request(recorded: RecordedAnswers, plays: Plays) -> dict[str, list[list[float | None]]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
-from drafterforge.replay.curves import actions, per_request, pool_scaling, regret_curves, weights
+from drafterforge.replay.curves import actions, per_request, pool_scaling, regret_curves, reward_signals, weights
 from drafterforge.replay.selector_play import RecordedAnswers, accept_rate
 from drafterforge.reporting.figures import figures_of
 from drafterforge.reporting.reader import CURVES
@@ -95,6 +95,33 @@ def test_requests_add_up_to_their_row(recorded, plays):
         sums = [len(rows), sum(row[0] for row in rows), sum(row[1] for row in rows)]
         assert sums == [figures[key] for key in ("num_prompts", "num_tokens", "num_cycles")]
         assert {row[2] for row in rows} == {None}
+
+
+def test_signals_are_squared_gaps_over_the_larger_variance():
+    """Three drafters of one level and two positions an answer; the second drafter is fastest, the third next."""
+    efficiency = np.array([[1, 1, 1, 2], [2, 2, 2, 1], [1, 2, 2, 1]])
+    overlap = np.array([[0.5, 0.5, 0.5, 0.5], [0.6, 0.8, 0.6, 0.8], [0.4, 0.5, 0.5, 0.4]])
+    answers = []
+    for columns in (slice(2), slice(2, 4)):
+        lengths = efficiency[:, columns]
+        outcomes = CycleOutcomes(lengths, np.ones_like(lengths), 2 * np.ones_like(lengths), np.ones_like(lengths))
+        outcomes = replace(outcomes, overlap=overlap[:, columns], coverage=np.zeros(lengths.shape))
+        answers.append(Counterfactual(list("abc"), [1] * 3, 1, 4, [outcomes], np.zeros((3, 4))))
+    recorded = RecordedAnswers.of(answers, [[1]] * 2)
+    assert recorded.static.tolist() == [[2, 1, 2], [2, 1, 1]]
+    by_reward = {row["reward"]: row for row in reward_signals(recorded)}
+    assert {(row["best"], row["second"]) for row in by_reward.values()} == {("b", "c")}
+    # BD: means .5, .7, .45; variances 0, .01, .0025.  BE: means .25, .75, .5; variances .1875, .1875, .25
+    assert by_reward["divergence"]["signal"] == pytest.approx(0.25**2 / 0.01)
+    assert by_reward["divergence"]["median"] == pytest.approx((0.25**2 + 0.2**2) / 2 / 0.01)
+    assert by_reward["efficiency"]["signal"] == pytest.approx(0.25**2 / 0.25)
+    assert by_reward["divergence"]["agrees"] and by_reward["efficiency"]["agrees"]
+    assert by_reward["coverage"]["signal"] == 0 and not by_reward["coverage"]["agrees"]
+    assert reward_signals(recorded.of_drafters([1])) == []
+
+
+def test_without_recorded_rewards_there_are_no_signals(recorded):
+    assert reward_signals(recorded) == []
 
 
 def test_a_pool_of_one_has_no_regret_and_the_full_pool_equals_its_row(recorded, plays):
