@@ -19,7 +19,7 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.replay.answer_recorder import AnswerRecorder
-from drafterforge.replay.curves import actions, pool_scaling, regret_curves, reward_signals, weights
+from drafterforge.replay.curves import actions, pool_scaling, regret_by_order, regret_curves, reward_signals, weights
 from drafterforge.replay.selector_play import Cycles, RecordedAnswers, accept_rate, tune_options
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
@@ -217,6 +217,7 @@ class SelectorReplay:
                 for domain, indices in self._indices_by_domain().items()
                 for row in reward_signals(recorded.select(indices))
             ],
+            "regret_by_order": regret_by_order(recorded, learners, self.cfg.suite.pool_orders) if several else {},
             "scaling": pool_scaling(recorded, learners, orders=self.cfg.suite.pool_orders) if several else {},
         }
 

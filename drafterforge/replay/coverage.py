@@ -112,5 +112,5 @@ class BranchQueries:
         probs = logits.float().softmax(dim=-1).cpu()
         for row, node in enumerate(part):
             for query in self.queries.pop(node, ()):  # a parent may be in several batches
-                same = 0.0 if query.proposed is None else overlap(probs[row], *query.proposed)
-                yield query, probs[row, query.children], same
+                shared = 0.0 if query.proposed is None else overlap(probs[row], *query.proposed)
+                yield query, probs[row, query.children], shared

@@ -148,8 +148,14 @@ def scatter(key: str, points: Mapping[str, tuple[float, float]], labels: tuple[s
     return draw(key, 3.2 + 0.1 * len(points), paint)
 
 
-def lines(key: str, series: Mapping[str, Points], labels: tuple[str, str], marked: bool = False) -> str:
-    """Lines over a common axis."""
+def lines(
+    key: str,
+    series: Mapping[str, Points],
+    labels: tuple[str, str],
+    marked: bool = False,
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+) -> str:
+    """Lines over a common axis.  bands: least and largest value at the points of some of the lines."""
 
     def paint(axes: Axes) -> None:
         for index, (name, points) in enumerate(series.items()):
@@ -157,6 +163,8 @@ def lines(key: str, series: Mapping[str, Points], labels: tuple[str, str], marke
             style = {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[index % len(DASHES)]}
             style |= {"marker": MARKERS[index % len(MARKERS)], "markersize": 5} if marked else {}
             axes.plot([x for x, _ in thinned], [y for _, y in thinned], linewidth=1.7, label=short(name), **style)
+            if bands and name in bands:
+                axes.fill_between([x for x, _ in points], *bands[name], color=style["color"], alpha=0.12, linewidth=0)
         axes.set(xlabel=labels[0], ylabel=labels[1])
         axes.grid()
         _legend(axes, 2)

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
-from drafterforge.replay.curves import actions, per_request, pool_scaling, regret_curves, reward_signals, weights
+from drafterforge.replay.curves import (
+    ORDERS,
+    actions,
+    in_order,
+    per_request,
+    pool_scaling,
+    regret_by_order,
+    regret_curves,
+    reward_signals,
+    weights,
+)
 from drafterforge.replay.selector_play import RecordedAnswers, accept_rate
 from drafterforge.reporting.figures import figures_of
 from drafterforge.reporting.reader import CURVES
@@ -54,6 +64,31 @@ def test_regret_adds_up_to_the_table_s_regret(recorded, plays):
     for method, played in plays.items():
         assert curves[method][0] == len(played[0]) - recorded.static[0].min()
         assert curves[method][-1] == pytest.approx(6 * recorded.figures(played)["regret_cycles"])
+
+
+def test_orders_keep_every_request_and_differ_in_how_often_the_best_drafter_changes():
+    best = np.array([2, 0, 0, 2, 1, 0, 0])
+    orders = {order: in_order(best, order) for order in ORDERS}
+    assert all(sorted(order) == list(range(7)) for order in orders.values())
+    assert orders["stationary"] == list(range(7))
+    assert best[orders["drifting"]].tolist() == [2, 2, 0, 0, 0, 0, 1]
+    assert best[orders["adversarial"]].tolist() == [0, 2, 0, 2, 0, 1, 0]
+    assert in_order(np.array([1, 1, 0]), "adversarial") == [0, 2, 1]
+
+
+def test_regret_by_order_is_that_of_selectors_that_carry_their_state(recorded):
+    draws = []
+    curves = regret_by_order(recorded, {"hedgespec": {}, "ftl": {}}, draws=3, progress=lambda: draws.append(1))
+    assert curves.keys() == set(ORDERS) and len(draws) == 3
+    single = regret_by_order(recorded, {"ftl": {}}, draws=1, seed=5)
+    requests = np.random.default_rng(5).permutation(6)
+    for order in ORDERS:
+        part = recorded.select(requests[in_order(recorded.static.argmin(axis=1)[requests], order)].tolist())
+        played = part.run(part.maker("ftl", carry=True))
+        expected = regret_curves(part, {"ftl": played})["ftl"]
+        assert single[order]["ftl"] == {"mean": expected, "low": expected, "high": expected}
+        for band in curves[order].values():
+            assert len(band["mean"]) == 6 and (np.array(band["low"]) <= band["high"]).all()
 
 
 def test_weights_are_the_selector_s_probabilities_in_each_cycle(recorded):
@@ -153,6 +188,7 @@ def test_in_a_smaller_pool_each_drafter_keeps_its_cost(recorded):
 def test_figures_draw_every_curve(recorded, plays):
     curves = {
         "regret_curves": regret_curves(recorded, plays),
+        "regret_by_order": regret_by_order(recorded, {"hedgespec": {}, "ucb1": {}}, draws=2),
         "weights": weights(recorded, recorded.maker("hedgespec"), 2),
         "actions": actions(recorded, plays["random"]),
         "per_request": per_request(recorded, plays),
@@ -160,7 +196,8 @@ def test_figures_draw_every_curve(recorded, plays):
     }
     assert curves.keys() <= CURVES.keys()
     keys = {figure.key for figure in figures_of({"rows": [], "curves": curves})}
-    assert keys == {"regret", "weights", "actions", "scaling-0-mat", "scaling-0-regret_cycles"}
+    orders = {"regret-0", "regret-1", "regret-2"}
+    assert keys == {"regret", "weights", "actions", "scaling-0-mat", "scaling-0-regret_cycles"} | orders
 
 
 def test_fewer_drafters_play_the_same_cycles(recorded):
