@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import POOL_DOMAINS
@@ -10,14 +13,24 @@ from drafterforge.config.learn import LearnCommandConfig
 from drafterforge.config.progress import bar, table_console
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.sources import jsonl_rows
+from drafterforge.errors import ConfigError
 from drafterforge.evaluation.held_out import held_out_prompts
-from drafterforge.evaluation.traffic_replay import EXPERTS, LEARNING, PLAIN, TrafficReplay
+from drafterforge.evaluation.traffic_replay import (
+    EXPERTS,
+    LEARNING,
+    PLAIN,
+    TrafficReplay,
+    gain_over_plain,
+    replay_curves,
+    replay_rows,
+)
 from drafterforge.pipelines.learn import describe
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.targets.load import load_target
+from drafterforge.training.traffic import delete_learned
 
 Config = LearnCommandConfig
 
@@ -26,15 +39,24 @@ def run(cfg: Config) -> Path:
     rows = [*jsonl_rows(cfg.path)][: cfg.limit or None]
     target = load_target(cfg.target)
     room = target.max_positions - cfg.max_new_tokens
-    prompts = [prompt_ids(target.tokenizer, list(row.messages)) for row in rows]
-    prompts = [prompt for prompt in prompts if len(prompt) <= room]
-    replay = TrafficReplay(cfg, target, train)
+    read = [(row.domain, prompt_ids(target.tokenizer, list(row.messages))) for row in rows]
+    read = [(domain, prompt) for domain, prompt in read if len(prompt) <= room]
+    if not read:
+        raise ConfigError(
+            f"no request of {cfg.path} leaves room for max_new_tokens={cfg.max_new_tokens}; type a smaller one"
+        )
+    domains, prompts = zip(*read, strict=True)
     old_prompts = held_out_prompts(target, cfg.old_prompts, POOL_DOMAINS) if cfg.old_prompts else []
-    with bar("replaying requests", len(prompts) + len(old_prompts)) as progress:
-        traffic = replay.run(prompts, old_prompts, lambda: progress.advance(1))
-    count, last = len(prompts), min(100, max(len(prompts) // 3, 1))
-    parts = {"all requests": slice(count), f"last {last} requests": slice(count - last, count)}
-    parts |= {"other domains afterwards": slice(count, None)} if old_prompts else {}
+    seeds = [cfg.seed, *cfg.seeds]
+    replays = []
+    with bar("replaying requests", len(seeds) * (len(prompts) + len(old_prompts))) as progress:
+        for seed in seeds:
+            if replays:  # the next one learns from nothing
+                names = [version.name for _, version in replays[-1].learned]
+                delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
+            replay = TrafficReplay(seeded(cfg, seed), target, train)
+            replays.append(replay.run(prompts, old_prompts, lambda: progress.advance(1)))
+    count, parts = len(prompts), parts_of(domains, len(old_prompts))
     numerics = choose_numerics("auto", target)
     report, path = write_report(
         cfg.runs_dir,
@@ -43,18 +65,53 @@ def run(cfg: Config) -> Path:
         suite="replayed traffic",
         seed=cfg.seed,
         numerics=numerics,
-        rows=traffic.rows(parts, str(target.dtype).removeprefix("torch."), numerics),
-        curves=traffic.curves,
-        config={"learn": to_dict(cfg.learn), "max_new_tokens": cfg.max_new_tokens, "requests": len(prompts)},
+        rows=replay_rows(replays, parts, str(target.dtype).removeprefix("torch."), numerics),
+        curves=replay_curves(replays, count),
+        config={
+            "learn": to_dict(cfg.learn),
+            "max_new_tokens": cfg.max_new_tokens,
+            "requests": len(prompts),
+            "seeds": seeds,
+        },
         parents=[],
     )
     print_table(report, table_console())
-    for count, version in traffic.learned:
-        print(f"after {count} requests: {describe(version)}")
+    for traffic in replays:
+        for number, version in traffic.learned:
+            print(f"seed {traffic.seed}, after {number} requests: {describe(version)}")
     for title in [*parts][1:]:
-        rates = {row["method"]: row["tokens_per_s"] for row in report["rows"] if row["domain"] == title}
-        gains = ", ".join(f"{rates[name] / rates[PLAIN]:.3f}x with {name[6:]}" for name in (EXPERTS, LEARNING))
-        print(f"{title}, tokens/s over those without learning: {gains}")
+        print(f"{title}, tokens/s over those without learning:")
+        for name in (EXPERTS, LEARNING):
+            gains = gain_over_plain(replays, name, parts[title])
+            spread = f" ({min(gains):.3f}x to {max(gains):.3f}x with {len(seeds)} seeds)" if len(seeds) > 1 else ""
+            print(f"  {fmean(gains):.3f}x with {name.removeprefix(PLAIN + ', ')}{spread}")
     print(f"wrote {path}")
     require_lossless(report, path)
     return path
+
+
+def parts_of(domains: Sequence[str], num_old: int) -> dict[str, Sequence[int]]:
+    """Places of the requests that the report has rows of: all, the last, each domain of the log, and the old ones.
+
+    domains: of the log's requests.
+    """
+    count = len(domains)
+    last = min(100, max(count // 3, 1))
+    parts: dict[str, Sequence[int]] = {
+        "all requests": range(count),
+        f"last {last} requests": range(count - last, count),
+    }
+    if len(set(domains)) > 1:
+        for domain in dict.fromkeys(domains):
+            parts[f"requests of {domain or 'no domain'}"] = [
+                number for number, name in enumerate(domains) if name == domain
+            ]
+    return parts | ({"other domains afterwards": range(count, count + num_old)} if num_old else {})
+
+
+def seeded(cfg: Config, seed: int) -> Config:
+    """The settings of one seed; a further one has a folder of recorded answers of its own."""
+    if seed == cfg.seed:
+        return cfg
+    folder = f"{cfg.traffic_dir}-seed{seed}"
+    return replace(cfg, seed=seed, seeds=[], learn=replace(cfg.learn, folder=folder))

@@ -72,9 +72,19 @@ class LearnCommandConfig:
     learn: LearnConfig = section(LearnConfig)
     runs_dir: str = setting("runs", "folder that the server was started with")
     seed: int = setting(0, "random seed of training")
+    seeds: list[int] = setting([], "replay: further seeds; the log is replayed again with each")
 
     def __post_init__(self) -> None:
-        require_seed(self.seed)
+        for seed in (self.seed, *self.seeds):
+            require_seed(seed)
+        require(
+            len({self.seed, *self.seeds}) == 1 + len(self.seeds),
+            f"seeds={self.seeds} must differ from each other and from seed={self.seed}",
+        )
+        require(
+            not self.seeds or self.action == "replay",
+            f"seeds= is read by learn replay only, not by learn {self.action}",
+        )
         require_choice("learn", self.action, ACTIONS)
         require(
             bool(self.path) == (self.action == "replay"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.data.stream import StreamRecord
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.methods import Method, rotate
-from drafterforge.evaluation.rows import build_row
+from drafterforge.evaluation.rows import build_row, tokens_per_s
 from drafterforge.runtime.answer_log import AnswerLog
 from drafterforge.runtime.batch import Generation, Row
 from drafterforge.runtime.engine import Engine
@@ -33,46 +34,92 @@ from drafterforge.training.traffic import TrafficLearner, Train
 
 PLAIN, EXPERTS, LEARNING = "auto", "auto, learned experts", "auto, learned experts and memory"
 ROUND = 16  # requests between two looks of the learner
+WINDOW = 50  # requests of a moving mean
 
 
 @dataclass
 class ReplayedTraffic:
-    """The answers of every method to every request, and what was learned when."""
+    """The answers of every method to every request, and what was learned when, with one seed."""
 
+    seed: int
     answers: dict[str, list[Generation]]
     learned: list[tuple[int, LearnedVersion]] = field(default_factory=list)  # requests before it, and the version
 
-    def mismatches(self, method: str, part: slice) -> int:
-        """Answers of a method that differ from plain decoding."""
-        pairs = zip(self.answers[method][part], self.answers[AUTOREGRESSIVE][part], strict=True)
-        return sum(answer.tokens != reference.tokens for answer, reference in pairs)
 
-    def rows(self, parts: dict[str, slice], dtype: str, numerics: str) -> list[dict[str, Any]]:
-        """A row of the report for every method and part of the requests."""
-        baseline = self.answers[AUTOREGRESSIVE]
-        return [
-            build_row(
-                Method(name, None, "none" if name == AUTOREGRESSIVE else "auto"),
-                answers[part],
-                baseline[part],
-                domain=title,
-                mismatches=self.mismatches(name, part),
-                dtype=dtype,
-                numerics=numerics,
+def replay_rows(
+    replays: Sequence[ReplayedTraffic], parts: dict[str, Sequence[int]], dtype: str, numerics: str
+) -> list[dict[str, Any]]:
+    """A row of the report for every method and part of the requests, over all seeds.
+
+    parts: places of the requests in the log, by name.
+    """
+    rows = []
+    for title, part in parts.items():
+        baseline = _answers(replays, AUTOREGRESSIVE, part)
+        for name in replays[0].answers:
+            answers = _answers(replays, name, part)
+            pairs = zip(answers, baseline, strict=True)
+            rows.append(
+                build_row(
+                    Method(name, None, "none" if name == AUTOREGRESSIVE else "auto"),
+                    answers,
+                    baseline,
+                    domain=title,
+                    mismatches=sum(answer.tokens != reference.tokens for answer, reference in pairs),
+                    dtype=dtype,
+                    numerics=numerics,
+                )
             )
-            for title, part in parts.items()
-            for name, answers in self.answers.items()
-        ]
+    return rows
 
-    @property
-    def curves(self) -> dict[str, Any]:
-        """Figures by request, and the versions with the number of requests before each."""
-        by_method = {
-            name: [[len(answer.tokens), len(answer.cycles), round(answer.time_s["total"], 6)] for answer in answers]
-            for name, answers in self.answers.items()
-        }
-        learned = [{"requests": count, **asdict(version)} for count, version in self.learned]
-        return {"per_request": by_method, "learned": learned}
+
+def replay_curves(replays: Sequence[ReplayedTraffic], num_requests: int) -> dict[str, Any]:
+    """Figures by request, seed after seed; the versions with the number of requests before each; and moving means.
+
+    num_requests: of the log; the answers to other domains' prompts come after them.
+    """
+    names = list(replays[0].answers)
+    return {
+        "per_request": {
+            name: [
+                [len(answer.tokens), len(answer.cycles), round(answer.time_s["total"], 6)]
+                for traffic in replays
+                for answer in traffic.answers[name]
+            ]
+            for name in names
+        },
+        "mat_by_request": {
+            name: moving_mat([traffic.answers[name][:num_requests] for traffic in replays])
+            for name in names
+            if name != AUTOREGRESSIVE
+        },
+        "learned": [
+            {"seed": traffic.seed, "requests": count, **asdict(version)}
+            for traffic in replays
+            for count, version in traffic.learned
+        ],
+    }
+
+
+def gain_over_plain(replays: Sequence[ReplayedTraffic], name: str, part: Sequence[int]) -> list[float]:
+    """Tokens per second over those of the same server without learning, of each seed."""
+    rates = [[tokens_per_s(_answers([traffic], method, part)) for method in (name, PLAIN)] for traffic in replays]
+    return [learning / plain for learning, plain in rates]
+
+
+def moving_mat(answers: Sequence[Sequence[Generation]]) -> list[list[float]]:
+    """[requests, mean, least, most] of the tokens a cycle in the last `WINDOW` requests, over the seeds' answers."""
+    points = []
+    for end in range(min(WINDOW, len(answers[0])), len(answers[0]) + 1):
+        windows = [seed[max(end - WINDOW, 0) : end] for seed in answers]
+        cycles = [[cycle.accept_length for answer in window for cycle in answer.cycles] for window in windows]
+        mats = [sum(lengths) / max(len(lengths), 1) for lengths in cycles]
+        points.append([end, round(fmean(mats), 4), round(min(mats), 4), round(max(mats), 4)])
+    return points
+
+
+def _answers(replays: Sequence[ReplayedTraffic], name: str, part: Sequence[int]) -> list[Generation]:
+    return [traffic.answers[name][number] for traffic in replays for number in part]
 
 
 class TrafficReplay:
@@ -107,7 +154,7 @@ class TrafficReplay:
 
         advance: called after each of them.
         """
-        traffic = ReplayedTraffic({name: [] for name in self.engines})
+        traffic = ReplayedTraffic(self.cfg.seed, {name: [] for name in self.engines})
         for number, prompt in enumerate([*prompts, *old_prompts]):
             rows = {name: self._decode(name, prompt) for name in rotate(list(self.engines), number)}
             for name, row in rows.items():

@@ -153,18 +153,30 @@ def lines(
     series: Mapping[str, Points],
     labels: tuple[str, str],
     marked: bool = False,
-    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    bands: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    events: Sequence[float] = (),
 ) -> str:
-    """Lines over a common axis.  bands: least and largest value at the points of some of the lines."""
+    """Lines over a common axis.
+
+    bands: least and most at each point of a series.  events: vertical lines at these x.
+    """
 
     def paint(axes: Axes) -> None:
+        for x in events:
+            axes.axvline(x, color=FAINT, linewidth=1, linestyle=":")
+        for name, edges in (bands or {}).items():
+            colour = SERIES[list(series).index(name) % len(SERIES)]
+            low, high = (
+                _thinned([(x, edge[side]) for (x, _), edge in zip(series[name], edges, strict=True)]) for side in (0, 1)
+            )
+            axes.fill_between(
+                [x for x, _ in low], [y for _, y in low], [y for _, y in high], color=colour, alpha=0.2, linewidth=0
+            )
         for index, (name, points) in enumerate(series.items()):
             thinned = _thinned(points)
             style = {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[index % len(DASHES)]}
             style |= {"marker": MARKERS[index % len(MARKERS)], "markersize": 5} if marked else {}
             axes.plot([x for x, _ in thinned], [y for _, y in thinned], linewidth=1.7, label=short(name), **style)
-            if bands and name in bands:
-                axes.fill_between([x for x, _ in points], *bands[name], color=style["color"], alpha=0.12, linewidth=0)
         axes.set(xlabel=labels[0], ylabel=labels[1])
         axes.grid()
         _legend(axes, 2)

@@ -206,19 +206,20 @@ def regret_by_order(report: Report) -> Iterator[Figure]:
     """Cumulative regret of selectors that carry what they learned, one figure for each order of the requests."""
     for index, (order, value) in enumerate(mapping(curves_of(report).get("regret_by_order")).items()):
         means: dict[str, list[float]] = {}
-        bands: dict[str, tuple[list[float], list[float]]] = {}
+        bands: dict[str, list[tuple[float, float]]] = {}
         for name, parts in mapping(value).items():
             mean, low, high = (numbers(mapping(parts).get(key)) for key in ("mean", "low", "high"))
             if mean and len(mean) == len(low) == len(high):
-                means[text(name)], bands[text(name)] = mean, (low, high)
+                means[text(name)], bands[text(name)] = mean, list(zip(low, high, strict=True))
         if not means:
             continue
         ranked = sorted(means, key=lambda name: means[name][-1])
         series = {name: list(enumerate(means[name], start=1)) for name in ranked[:MAX_SERIES]}
         key, title = f"regret-{index}", f"Cumulative regret, requests in {text(order)} order"
-        svg = charts.lines(key, series, ("requests", "cumulative regret, cycles"), bands=bands)
+        drawn = {name: bands[name] for name in series}
+        svg = charts.lines(key, series, ("requests", "cumulative regret, cycles"), bands=drawn)
         alt = f"{title}; what a selector learned is carried from request to request. {_ends(means, ranked)}"
-        cells = [[name, f"{means[name][-1]:.2f}", *(f"{band[-1]:.2f}" for band in bands[name])] for name in ranked]
+        cells = [[name, f"{means[name][-1]:.2f}", *(f"{edge:.2f}" for edge in bands[name][-1])] for name in ranked]
         yield _figure(key, title, alt, svg, ["method", "at the end", "10 % of draws", "90 %"], cells)
 
 
@@ -292,6 +293,33 @@ def scaling(report: Report) -> Iterator[Figure]:
             yield _figure(key, title, f"{title}: {ends}.", svg, ["method", text(axis), label], cells)
 
 
+def learning(report: Report) -> Iterator[Figure]:
+    """MAT of a server that learns from a log of requests, request by request."""
+    curves = {text(name): points for name, points in mapping(curves_of(report).get("mat_by_request")).items()}
+    points = {name: [numbers(point) for point in values] for name, values in curves.items() if values}
+    points = {name: [point for point in values if len(point) == 4] for name, values in points.items()}
+    points = {name: values for name, values in list(points.items())[:MAX_SERIES] if values}
+    if not points:
+        return
+    series = {name: [(at, mean) for at, mean, _, _ in values] for name, values in points.items()}
+    bands = {name: [(least, most) for *_, least, most in values] for name, values in points.items()}
+    joined = {
+        number(version.get("requests"))
+        for version in records(curves_of(report).get("learned"))
+        if version.get("state") in ("joined", "left")
+    }
+    events = sorted(at for at in joined if at is not None)
+    title = "MAT by request, moving mean"
+    svg = charts.lines("learning", series, ("requests", "MAT"), bands=bands, events=events)
+    ends = "; ".join(f"{name} {values[0][1]:.2f} to {values[-1][1]:.2f}" for name, values in points.items())
+    alt = f"Tokens per cycle in the last 50 requests, with the range over seeds: {ends}."
+    alt += (
+        f" Dotted: a learned drafter joins, after {', '.join(f'{at:.0f}' for at in events)} requests." if events else ""
+    )
+    cells = [[name, *(f"{value:g}" for value in point)] for name, values in points.items() for point in values]
+    yield _figure("learning", title, alt, svg, ["method", "requests", "mean", "least", "most"], cells)
+
+
 BUILDERS: tuple[Callable[[Report], Iterator[Figure]], ...] = (
     speedups,
     speedups_by_domain,
@@ -303,6 +331,7 @@ BUILDERS: tuple[Callable[[Report], Iterator[Figure]], ...] = (
     schedules,
     actions,
     times,
+    learning,
     scaling,
 )
 

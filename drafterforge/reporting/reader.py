@@ -36,8 +36,9 @@ CURVES = {
     "again": "the command that times again",
     "drafters": "{method: {drafter: {cycles, accepted_tokens}}} of pools in vLLM, where the server counts them",
     "profile_error": "median error of the latency profile on held-out answers",
-    "learned": "[{requests, name, kind, state, rival, gain, low, high, num_train, num_judged}], drafters learned from "
-    "traffic, after so many requests",
+    "mat_by_request": "{method: [[requests, mean, least, most]]}, tokens a cycle in the last 50 requests, over seeds",
+    "learned": "[{seed, requests, name, kind, state, rival, gain, low, high, num_train, num_judged}], drafters learned "
+    "from traffic, after so many requests",
     "actions": "[{depth, num_tokens, share}] of trees that a policy chose",
 }
 NAMES = ("report.json", "schedules.json")  # the second is the former name of reports on schedules

@@ -226,6 +226,7 @@ def _learned(report: Mapping[str, Any]) -> ReportTable:
             text(version.get("name")),
             text(version.get("kind")),
             text(version.get("state")),
+            format_number(version.get("seed"), ".0f"),
             format_number(version.get("requests"), ".0f"),
             format_number(version.get("gain"), "+.1%"),
             " to ".join(format_number(version.get(key), "+.1%") for key in ("low", "high")),
@@ -235,7 +236,18 @@ def _learned(report: Mapping[str, Any]) -> ReportTable:
         ]
         for version in records(curves_of(report).get("learned"))
     ]
-    headings = ["drafter", "traffic", "state", "after requests", "gain", "95 %", "over", "trained on", "judged on"]
+    headings = [
+        "drafter",
+        "traffic",
+        "state",
+        "seed",
+        "after requests",
+        "gain",
+        "95 %",
+        "over",
+        "trained on",
+        "judged on",
+    ]
     note = (
         "Experts trained on recorded traffic. Gain: in tokens per cycle over the best drafter that was there, paired "
         "by request, on newer requests than those that it was trained on. It joins if the interval lies above 0."

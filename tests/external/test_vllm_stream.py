@@ -66,25 +66,37 @@ def test_every_prompt_is_answered_once_and_greedily(ring, real):
 
 
 def test_features_of_16_answers_are_those_of_hugging_face(ring, rows, target_folder, real, record_property):
-    """vLLM computes in float32, but not to the last bits: rows differ by some 1e-5 of their largest activation."""
-    model = AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32).eval()
-    worst = {"relative": 0.0, "absolute": 0.0, "states": 0.0}
+    """Both are within float32's rounding: features reach 25,000, where neighbouring float32 numbers are 2e-3 apart.
+
+    So the bound of a feature is relative to the largest activation of its row and tap, and in all no feature may be
+    further from Hugging Face's float32 than that is from its float64.
+    """
+    models = [
+        AutoModelForCausalLM.from_pretrained(target_folder, dtype=kind).eval()
+        for kind in (torch.float32, torch.float64)
+    ]
+    worst = {"relative": 0.0, "absolute": 0.0, "states": 0.0, "hugging face's rounding": 0.0}
     assert len(rows) == 16
     captures = ServedCaptures(ring, FeatureCapture(real))
     for row, read in zip(rows, captures(rows), strict=True):
+        ids = torch.tensor([row.input_ids[:-1]])
         with torch.no_grad():
-            states = model.model(torch.tensor([row.input_ids[:-1]]), output_hidden_states=True).hidden_states
-        exact = torch.cat([states[layer][0] for layer in TAPS], dim=1)
-        difference = (read.features[:-1] - exact).abs()
+            states, exact = (model.model(ids, output_hidden_states=True).hidden_states for model in models)
+        taps, exact_taps = (torch.stack([layers[layer][0] for layer in TAPS], dim=1) for layers in (states, exact))
         assert read.features.dtype == torch.float32
-        worst["absolute"] = max(worst["absolute"], float(difference.max()))
-        largest = exact.abs().unflatten(1, (len(TAPS), -1)).amax(dim=2, keepdim=True)  # of each third of a row
-        relative = difference.unflatten(1, (len(TAPS), -1)) / largest
-        worst["relative"] = max(worst["relative"], float(relative.max()))
-        worst["states"] = max(worst["states"], float((read.states[:-1] - states[-1][0]).abs().max()))
+        difference = (read.features[:-1].unflatten(1, (len(TAPS), -1)) - taps).abs()
+        relative = difference / taps.abs().amax(dim=2, keepdim=True)
+        for name, values in {
+            "absolute": difference,
+            "relative": relative,
+            "states": read.states[:-1] - states[-1][0],
+            "hugging face's rounding": taps - exact_taps,
+        }.items():
+            worst[name] = max(worst[name], float(values.abs().max()))
     record_property("largest differences", str(worst))
     print(worst)
-    assert worst["relative"] <= 1e-4 and worst["states"] <= 1e-3 and worst["absolute"] <= 1e-2
+    assert worst["relative"] <= 1e-4 and worst["states"] <= 1e-3
+    assert worst["absolute"] <= worst["hugging face's rounding"]
 
 
 @pytest.mark.parametrize("shift", [-1, 1])

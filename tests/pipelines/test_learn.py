@@ -218,17 +218,31 @@ def test_a_learner_that_cannot_start_is_reported(tmp_path):
 def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(TrafficLearner, "judge", lambda *_: BETTER)
     log = tmp_path / "requests.jsonl"
-    lines = [{"messages": [{"role": "user", "content": f"Explain {number} to me."}]} for number in range(20)]
+    lines = [
+        {"messages": [{"role": "user", "content": f"Explain {number} to me."}], "domain": "ab"[number % 4 == 0]}
+        for number in range(20)
+    ]
     log.write_text("\n".join(map(json.dumps, lines)))
     typed = ("learn.min_answers=16", "learn.held_out=4", "learn.steps=4", "max_new_tokens=10", "old_prompts=3")
+    typed += ("seeds=[5]",)
     done = pool("learn", "replay", str(log), *typed)
     assert done.code == 0, done.err
     report = json.loads((pool.artifact("reports", "traffic") / "report.json").read_text())
-    assert [row["num_prompts"] for row in report["rows"]] == [20] * 4 + [6] * 4 + [3] * 4
+    assert [row["num_prompts"] for row in report["rows"]] == [40] * 4 + [12] * 4 + [10] * 4 + [30] * 4 + [6] * 4
     assert all(row["mismatches"] == 0 for row in report["rows"])
-    (learned,) = report["curves"]["learned"]
-    assert learned["requests"] == 16 and learned["name"] == "traffic-1-v1" and learned["state"] == "joined"
-    assert "after 16 requests: traffic-1-v1" in done.out and "with learned experts and memory" in done.out
+    learned = report["curves"]["learned"]
+    assert [(version["seed"], version["requests"]) for version in learned] == [(0, 16), (5, 16)]
+    assert {(version["name"], version["state"]) for version in learned} == {("traffic-1-v1", "joined")}
+    assert "seed 5, after 16 requests: traffic-1-v1" in done.out and "with learned experts and memory" in done.out
+    assert "with 2 seeds)" in done.out and "requests of b, tokens/s over those without learning" in done.out
+    moving = report["curves"]["mat_by_request"]
+    assert {name: [point[0] for point in points] for name, points in moving.items()} == {
+        name: [20] for name in ("auto", "auto, learned experts", "auto, learned experts and memory")
+    }
+    page = (pool.artifact("reports", "traffic") / "report.html").read_text()
+    assert "MAT by request, moving mean" in page and "a learned drafter joins, after 16 requests" in page
+    assert "type a smaller one" in pool("learn", "replay", str(log), "max_new_tokens=100000").one_line()
     assert "a replay begins without traffic" in pool("learn", "replay", str(log), *typed).one_line()
     assert "type `drafterforge learn replay LOG.jsonl" in pool("learn", "replay").one_line()
     assert "is read by learn replay only" in pool("learn", "status", str(log)).one_line()
+    assert "seeds= is read by learn replay only" in pool("learn", "status", "seeds=[1]").one_line()
