@@ -47,7 +47,7 @@ class DrafterGroup(ABC):
         """Queue committed tokens for reading: counts[b] of tokens [B, A], with features [B, A, 3H]."""
 
     @abstractmethod
-    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = ()) -> Judgement | None:
         """Let all drafters read unread tokens; with `truth`, judge them on these tokens.
 
         top_k: number of proposals that count, of each drafter, [N].
@@ -118,7 +118,7 @@ class SoloGroup(DrafterGroup):
             if self.proposer.reads_features:
                 self.unread_features[row].append(features[row, :count])
 
-    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = ()) -> Judgement | None:
         """See `DrafterGroup`; several values in `top_k` judge the one drafter by each of them."""
         if truth is None:
             self.catch_up()
@@ -126,7 +126,7 @@ class SoloGroup(DrafterGroup):
         tokens, features, counts = self._take_unread()
         guesses = self.proposer.read_with_guesses(tokens, features, counts)
         rows = [list(row[:count]) for row, count in zip(guesses, counts, strict=True)]
-        return self.proposer.judge(rows, truth, top_k, details)
+        return self.proposer.judge(rows, truth, top_k)
 
     def catch_up(self) -> None:
         """Read unread tokens."""

@@ -146,9 +146,10 @@ class _PositionRecorder:
                     levels[at] += 1
             outcomes = replace(outcomes, coverage=sums, overlap=overlaps / np.maximum(levels, 1))
             if drafters:
-                traced = (np.stack([arrays[name] for name in drafters]) for arrays in (probs, traced_overlaps))
-                branch_probs, branch_overlaps = traced
-                results["branches"] = BranchTrace(branch_probs, stacked[-1], branch_overlaps)
+                masses, overlaps = (
+                    np.stack([arrays[name] for name in drafters]) for arrays in (probs, traced_overlaps)
+                )
+                results["branches"] = BranchTrace(masses, stacked[-1], overlaps)
         return results | {"accepted": self.accepted, "outcomes": outcomes}
 
     def _trace(self, name: str, reading: ParallelReading, member: int) -> list[np.ndarray]:

@@ -30,7 +30,6 @@ class Pool:
         drafters: Mapping[str, Drafter],
         selector: str | Callable[[list[str], list[int]], Selector] = "hedgespec",
         *,
-        details: bool = False,
         shapes: Mapping[str, TreeShape] | None = None,
         scheduler: Scheduler | None = None,
         router: Router | TrafficRouter | None = None,
@@ -39,14 +38,14 @@ class Pool:
     ) -> None:
         """selector: a name, with its options, or a function (names, levels of each drafter) -> selector.
 
-        details: also evaluate log-probabilities and total variation, which no selector needs.  shapes: trees of
+        shapes: trees of
         drafters that do not draft the engine's.  scheduler: chooses the trees of EAGLE-3 drafters without a shape of
         their own, cycle by cycle.  router: advises the selector when a request starts; learners then begin with rounds
         of its advice.  worth: decides instead of the selector, see `AutoProposer`.
         """
         if not drafters:
             raise ConfigError("a pool needs at least one drafter, got none")
-        self.drafters, self.details = dict(drafters), details
+        self.drafters = dict(drafters)
         self.shapes, self.scheduler, self.router, self.worth = dict(shapes or {}), scheduler, router, worth
         if unknown := sorted(self.shapes.keys() - self.drafters.keys()):
             raise ConfigError(f"shapes names {', '.join(unknown)}; the pool has {', '.join(self.drafters)}")

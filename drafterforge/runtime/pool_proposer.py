@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -48,7 +47,6 @@ class PoolProposer(Proposer):
         self.num_deferred = 0  # cycles since all drafters last read
         self.rows: list[PoolRow] = []
         self.planned: list[PoolRow] = []  # rows of the last cycle, also those that have ended since
-        self.judgement: Judgement | None = None  # of the last evaluation, in the order of `members.names`
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
@@ -164,10 +162,8 @@ class PoolProposer(Proposer):
         """Add a cycle's tokens [B, A] to every row.  features: before each row's last token, [B] of [3H]."""
         keep_text = self.pool.scheduler is not None and self.pool.scheduler.reads_text
         for index, (row, count) in enumerate(zip(self.rows, record.counts, strict=True)):
-            coverage = None if coverages is None else coverages[index]
-            row.commit(self.names.index(row.choice), tokens[index, :count], features[index], keep_text)
-            overlap = None if overlaps is None else overlaps[index]
-            row.feedback = replace(row.feedback, coverage=coverage, overlap=overlap)
+            branch = (None if values is None else values[index] for values in (coverages, overlaps))
+            row.commit(self.names.index(row.choice), tokens[index, :count], features[index], keep_text, *branch)
 
     def learn(self, record: CycleRecord, judgement: Judgement | None) -> None:
         """Let every row's selector learn from its committed cycle.  judgement: in the order of `members.names`."""
@@ -176,7 +172,6 @@ class PoolProposer(Proposer):
             members = self.members.names
             order = [members.index(name) for name in self.names]
             evaluations = evaluations_of(judgement, order, self.rows, record.counts)
-            self.judgement = judgement
         for row, evaluation in zip(self.rows, evaluations, strict=True):
             row.observe(evaluation)
 
@@ -189,7 +184,7 @@ class PoolProposer(Proposer):
         if truth is None and self.num_deferred < MAX_DEFERRED:
             return None
         self.num_deferred = 0
-        return self.members.read(truth, self.top_k, self.pool.details)
+        return self.members.read(truth, self.top_k)
 
     def top_k(self, name: str) -> int:
         """Number of a drafter's proposals that count when it is evaluated."""
@@ -198,7 +193,7 @@ class PoolProposer(Proposer):
     def _catch_up(self) -> None:
         """Let all drafters read what is unread."""
         if self.num_deferred:
-            self.members.read(None, self.top_k, self.pool.details)
+            self.members.read(None, self.top_k)
             self.num_deferred = 0
 
     @property

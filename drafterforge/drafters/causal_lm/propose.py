@@ -82,12 +82,10 @@ class CausalLMProposer(JudgedProposer):
         self._set_logits(states, counts)
         return torch.cat((before, self.model.logits(states[:, :-1])), dim=1)
 
-    def judge(
-        self, guesses: list[list[Tensor]], truth: Truth, top_k: Sequence[int], details: bool = False
-    ) -> Judgement:
+    def judge(self, guesses: list[list[Tensor]], truth: Truth, top_k: Sequence[int]) -> Judgement:
         """See `JudgedProposer`; a guess is logits [V]."""
         logits = pad_sequence([torch.stack(row) for row in guesses], batch_first=True)[None]
-        return judge(logits, *self._vocabulary, truth, top_k, details)
+        return judge(logits, *self._vocabulary, truth, top_k)
 
     @cached_property
     def _vocabulary(self) -> tuple[Tensor, Tensor]:

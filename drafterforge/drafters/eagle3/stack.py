@@ -114,7 +114,7 @@ class StackedGroup(DrafterGroup):
         for row, count in enumerate(counts):
             self.unread[row].append((tokens[row, :count], features[row, :count]))
 
-    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = ()) -> Judgement | None:
         """See `DrafterGroup`; a drafter that has read unread tokens to draft reads them again with the others."""
         if truth is None and not any(self.unread):
             return None
@@ -133,7 +133,7 @@ class StackedGroup(DrafterGroup):
             self.outputs = hidden, logits
             guesses = logits.unflatten(1, (batch, width))
             guesses = torch.cat((self.logits[:, :, None], guesses[:, :, :-1]), dim=2)  # logits before each token
-            judgement = judge(guesses, drafters.token_ids, self.draft_ids, truth, top_k, details)
+            judgement = judge(guesses, drafters.token_ids, self.draft_ids, truth, top_k)
             hidden, logits = hidden[:, rows], logits[:, rows]
         self.last, self.logits = hidden, logits
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
