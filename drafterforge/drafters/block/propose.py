@@ -21,7 +21,8 @@ from drafterforge.drafters.proposer import PromptReader, Request, SoloProposer
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
-from drafterforge.tree.expand import Growth, Step, expand
+from drafterforge.tree.branch import expand_tree
+from drafterforge.tree.expand import Growth, Step
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask
 from drafterforge.tree.merge import RetrievalEvidence
@@ -118,7 +119,7 @@ class BlockGroup(DrafterGroup):
         for row, count in enumerate(counts):
             self.unread[row].append((tokens[row, :count], features[row, :count]))
 
-    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = ()) -> Judgement | None:
         """See `DrafterGroup`; a drafter is judged on the first position of its block below each token before."""
         if not any(self.unread):
             return None
@@ -131,7 +132,7 @@ class BlockGroup(DrafterGroup):
         if truth is not None:
             before = torch.cat((self.roots[:, None], tokens[:, :-1]), dim=1)
             logits = self.first_guesses(before, starts[:, None] + torch.arange(tokens.shape[1], device=tokens.device))
-            judgement = judge(logits, self.drafters.token_ids, self.drafters.draft_ids, truth, top_k, details)
+            judgement = judge(logits, self.drafters.token_ids, self.drafters.draft_ids, truth, top_k)
         self.roots = tokens.gather(1, added[:, None] - 1)[:, 0]
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
         self.unread, self.drafted = [[] for _ in self.stable], {}
@@ -173,10 +174,11 @@ class BlockGroup(DrafterGroup):
         shape: TreeShape,
         growth: Growth | None = None,
         retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
     ) -> Tree:
         drafter, logits = self.drafters.members[member], self._draft(member, rows)
-        first = drafter.after(logits[:, 0], root)
-        return expand(root, first, shape, block_step(drafter, logits), drafter.vocabulary, growth, retrieval)
+        step, first = block_step(drafter, logits), drafter.after(logits[:, 0], root)
+        return expand_tree(root, first, shape, step, drafter.vocabulary, growth, retrieval, proposals)
 
     def _draft(self, member: int, rows: list[int]) -> Tensor:
         """Logits of one drafter's blocks below the roots of some rows, [B', I, W]; one pass a cycle computes them."""
