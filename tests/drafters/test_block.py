@@ -119,11 +119,11 @@ def test_a_stacked_pass_judges_as_each_drafter_alone(target):
             group.admit(tokens[:5], features[:4])
         following = torch.stack([tokens[5:8] for tokens, _ in texts])
         group.commit(following, torch.stack([features[4:7] for _, features in texts]), [3, 2])
-        return group.read(Truth(following, None), [15] * len(members), details=True)
+        return group.read(Truth(following, None), [15] * len(members))
 
     with torch.inference_mode():
         together, alone = judged(experts), [judged([expert]) for expert in experts]
-    for name in ("accepted", "gamma", "log_q", "divergence"):
+    for name in ("accepted", "gamma"):
         expected = torch.cat([getattr(judgement, name) for judgement in alone])
         torch.testing.assert_close(getattr(together, name)[..., :2], expected[..., :2], atol=1e-4, rtol=1e-4)
     assert together.accepted[..., :2].unique().tolist() == [0.0, 1.0]
@@ -153,7 +153,7 @@ def test_replayed_cycles_equal_live_ones(target, selector):
     for shape in (TreeShape(10, 3, 3), TreeShape(9, 7, 2)):
         scheduler = StaticScheduler(shape)
         recorded = record_answers(
-            target, Pool(drafters, shapes=shapes), shape, answers, {"static": scheduler}, coverages=True
+            target, Pool(drafters, shapes=shapes), shape, answers, {"static": scheduler}, branches=True
         )["static"]
         played = recorded.run(recorded.maker(selector, seed=3))
         pool = Pool(drafters, selector, shapes=shapes, scheduler=scheduler, seed=3)
