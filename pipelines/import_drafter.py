@@ -28,7 +28,7 @@ def run(cfg: Config) -> Path:
     for note in head.notes:
         say(f"{name}: {note}")
     imported = {"from": cfg.path, "revision": revision, "format": head.format, "files": head.files}
-    settings = {"drafter": {"kind": "eagle3", "tuning": "full"}, "imported": imported}
+    settings = {"drafter": {"kind": head.kind, "tuning": "full"}, "imported": imported}
     run = artifact_run(path, "drafters", target, settings, overwrite=cfg.overwrite)
     next_step = f'next: drafterforge generate drafter={name}{target_flags(cfg)} prompt="..."'
     if run.existing and not cfg.overwrite:

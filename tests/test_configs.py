@@ -193,7 +193,9 @@ def test_a_kind_of_drafter_registered_from_python_brings_its_keys(monkeypatch):
     register_drafter("ngram", Ngram)
     config = _compose("train-drafter", "drafter=ngram", "drafter.width=5").drafter
     assert config == Ngram(kind="ngram", width=5)
-    with pytest.raises(ConfigError, match=r"drafter=ngram has no key drafter\.lora\.rank; drafter=eagle3 has"):
+    with pytest.raises(
+        ConfigError, match=r"drafter=ngram has no key drafter\.lora\.rank; drafter=eagle3, drafter=block have"
+    ):
         _compose("train-drafter", "drafter=ngram", "drafter.lora.rank=1")
     with pytest.raises(ConfigError, match=r"drafter=auto has no key drafter\.width; drafter=ngram has"):
         _compose("train-drafter", "drafter.width=5")

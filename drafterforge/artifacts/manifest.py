@@ -57,9 +57,9 @@ def canonical_json(value: Any) -> bytes:
 
 
 def first_difference(stored: Any, current: Any, key: str = "") -> str:
-    """One line about the first key whose stored and current values differ; empty if none does."""
+    """One line about the first key whose stored and current values differ, `kind` first; empty if none does."""
     if isinstance(stored, dict) and isinstance(current, dict):
-        for name in sorted(stored.keys() | current.keys()):
+        for name in sorted(stored.keys() | current.keys(), key=lambda name: (name != "kind", name)):
             line = first_difference(stored.get(name), current.get(name), f"{key}.{name}" if key else name)
             if line:
                 return line

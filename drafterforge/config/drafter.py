@@ -92,16 +92,13 @@ class StartedDrafterConfig(DrafterConfig):
 
 
 @dataclass(frozen=True)
-class Eagle3DrafterConfig(StartedDrafterConfig):
-    """An EAGLE-3 drafter, which reads the target's features."""
+class FeatureDrafterConfig(StartedDrafterConfig):
+    """A drafter that reads the target's features, with weights of its own or as a LoRA expert."""
 
-    kind: str = setting("eagle3", "kind of drafter; set by drafter=")
     draft_vocab_size: int = setting(16384, "size of the draft vocabulary: the most frequent tokens of the answers")
     head: str = setting(
         "own", "own: a trained head | target: frozen rows of the target's head, not stored if it ties embeddings"
     )
-    fc_norm: bool = setting(False, "EAGLE-3.1: normalise each of the three features before they are concatenated")
-    norm_output: bool = setting(False, "EAGLE-3.1: feed back drafter outputs after the final norm")
     tuning: str = setting("full", "full: all weights | lora: a LoRA adapter of the drafter that init= names")
     lora: LoraConfig = section(LoraConfig)
 
@@ -124,10 +121,37 @@ class Eagle3DrafterConfig(StartedDrafterConfig):
     def is_adapter(self) -> bool:
         return self.tuning == "lora"
 
+
+@dataclass(frozen=True)
+class Eagle3DrafterConfig(FeatureDrafterConfig):
+    """An EAGLE-3 drafter."""
+
+    kind: str = setting("eagle3", "kind of drafter; set by drafter=")
+    fc_norm: bool = setting(False, "EAGLE-3.1: normalise each of the three features before they are concatenated")
+    norm_output: bool = setting(False, "EAGLE-3.1: feed back drafter outputs after the final norm")
+
     @property
     def undecided(self) -> bool:
         """Whether its start is left to `training.initialisation`."""
         return self.init == AUTO
+
+
+@dataclass(frozen=True)
+class BlockDrafterConfig(FeatureDrafterConfig):
+    """A drafter of blocks in one pass (DFlash)."""
+
+    kind: str = setting("block", "kind of drafter; set by drafter=")
+    num_layers: int = setting(2, "decoder layers; drafter.init=warm takes the target's last ones")
+    block_size: int = setting(8, "tokens of a block: the last committed one and the drafted ones")
+    num_anchors: int = setting(64, "blocks of an answer, at random positions, in one training step")
+    markov_rank: int = setting(0, "rank of DSpark's scores of pairs of drafted tokens; 0: none")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_counts(self, "drafter", "num_layers num_anchors")
+        require_at_least("drafter.block_size", self.block_size, 2)
+        require_at_least("drafter.markov_rank", self.markov_rank, 0)
+        require(self.init != AUTO, "drafter.init=auto chooses the start of an EAGLE-3 drafter; type drafter.init=warm")
 
 
 @dataclass(frozen=True)
@@ -154,6 +178,7 @@ DRAFTERS: dict[str, type[DrafterConfig]] = {
     "eagle3": Eagle3DrafterConfig,
     "causal_lm": CausalLMDrafterConfig,
     "retrieval": RetrievalDrafterConfig,
+    "block": BlockDrafterConfig,
 }
 
 

@@ -44,6 +44,7 @@ class Drafter:
     """A loaded drafter: weights or tables, without per-sequence state."""
 
     kind: ClassVar[str]  # name of its `DrafterKind`
+    merges: ClassVar[bool] = False  # whether its trees take candidates of an index while they grow, as hybrids need
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,20 @@ class DrafterKind(ABC):
         """
         return drafter
 
-    # ------------------------------------------------------------------ exporting
+    # ------------------------------------------------------------------ other programs
+
+    def publishes(self, config: dict[str, Any]) -> bool:
+        """Whether this is the `config.json` of a published drafter that `read_published` reads."""
+        return False
+
+    def read_published(
+        self, config: dict[str, Any], tensors: dict[str, Tensor], target: Any, embedding: Tensor, source: str
+    ) -> Any:
+        """The module of a published drafter; ArtifactError if it does not fit the target.
+
+        config, tensors: its files.  target: config of the target, whose embedding is [V, H].  source: for errors.
+        """
+        raise ArtifactError(f"{source} holds a {self.name} drafter, which is not imported")
 
     def export(self, source: DrafterSource, embedding: Tensor) -> Any:
         """The module that writers of `exports` take.  embedding: the target's [V, H]."""

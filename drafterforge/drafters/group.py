@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,15 +15,60 @@ from torch.nn.utils.rnn import pad_sequence
 from drafterforge.drafters.judging import Judgement, Truth
 from drafterforge.drafters.proposer import JudgedProposer, PromptReader
 from drafterforge.errors import ConfigError
-from drafterforge.tree.expand import Growth
+from drafterforge.tree.branch import expand_with_proposals
+from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence
+from drafterforge.tree.union import Drafts, expand_widths
+
+
+class TextReading(ABC):
+    """N drafters that have read a text of T tokens, and draft from many of its positions, the roots, at once."""
+
+    tokens: Tensor  # [T]
+    accepted: Tensor  # whether each token is among the proposals of each drafter, [N, T]; of the first two unknown: 0
+    token_ids: Tensor  # target id of every draft id, [N, W]
+    draft_ids: Tensor  # draft id of every target id, or -1, [N, V]
+
+    @abstractmethod
+    def guesses(self, member: int, roots: Tensor) -> Tensor:
+        """Logits of one drafter for the tokens after roots [B], [B, W]."""
+
+    @abstractmethod
+    def step(self, member: int, roots: Tensor, num_nodes: int) -> Step:
+        """Scores children of drafted nodes below roots [B], see `expand`.  num_nodes: most nodes that it may read."""
+
+    def trees(
+        self,
+        member: int,
+        roots: Tensor,
+        shape: TreeShape,
+        growth: Growth | None = None,
+        retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
+    ) -> Tree:
+        """Trees of one drafter below roots [B]; growth, retrieval, proposals: as for `DrafterGroup.draft`."""
+        step, logits = self.step(member, roots, shape.top_k * shape.depth), self.guesses(member, roots)
+        grow = expand_with_proposals if proposals else expand
+        return grow(self.tokens[roots], logits, shape, step, self.token_ids[member], growth, retrieval)
+
+    def drafts(
+        self, member: int, roots: Tensor, top_ks: Sequence[int], truth: Tensor, score_top_k: int, branch: bool
+    ) -> Drafts:
+        """Proposals of trees of all widths and D levels below roots [B], see `expand_widths`.  truth: [B, D]."""
+        depth = truth.shape[1]
+        step, logits = self.step(member, roots, 2 * sum(top_ks) * depth), self.guesses(member, roots)
+        return expand_widths(logits, top_ks, depth, truth, step, self.token_ids[member], score_top_k, branch)
+
+    def log_q(self, member: int, roots: Tensor) -> Tensor:
+        """Log-probability of the token after roots [B], [B]; -inf outside the drafter's vocabulary."""
+        ids = self.draft_ids[member, self.tokens[roots + 1]]
+        logp = self.guesses(member, roots).float().log_softmax(dim=-1).gather(1, ids.clamp(min=0)[:, None])
+        return logp[:, 0].masked_fill(ids < 0, float("-inf"))
 
 
 class DrafterGroup(ABC):
     """State of N drafters for every row.  Reading of committed tokens may be deferred until it is needed."""
-
-    parallel: ClassVar[bool] = False  # whether it can read a complete text in one pass and draft from many roots
 
     @abstractmethod
     def admit(self, text: Tensor, features: Tensor) -> None:
@@ -52,6 +96,13 @@ class DrafterGroup(ABC):
 
         top_k: number of proposals that count, of each drafter, [N].
         """
+
+    def read_text(self, tokens: Tensor, features: Tensor, top_k: Sequence[int]) -> TextReading | None:
+        """Let a group without rows read tokens [T] with features [T, 3H]; None: it reads token by token.
+
+        top_k: number of proposals that count, of each drafter, [N].
+        """
+        return None
 
     def hits(self, row: int, text: Tensor, features: Tensor, top_k: int) -> list[bool]:
         """Whether the `top_k` best proposals held each of the newest A - 1 tokens of a row, which are read again.

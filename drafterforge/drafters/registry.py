@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from drafterforge.config.drafter import register_drafter
 from drafterforge.drafters.base import Drafter, DrafterKind
+from drafterforge.drafters.block.kind import BlockKind
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
 from drafterforge.drafters.eagle3.kind import Eagle3Kind
 from drafterforge.drafters.hybrid.kind import HybridKind
@@ -25,6 +26,7 @@ for _kind in (
     CausalLMKind(),
     RetrievalKind(),
     HybridKind(),
+    BlockKind(),
 ):
     register(_kind)
 

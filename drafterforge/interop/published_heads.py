@@ -16,6 +16,7 @@ from drafterforge.artifacts.json_input import read_json
 from drafterforge.drafters.eagle3.checkpoint import check_vocabulary
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import check_spec
+from drafterforge.drafters.registry import KINDS
 from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.interop.layout import TargetFacts, served_spec
 from drafterforge.interop.published_spec import HeadConfig, head_spec, open_config
@@ -42,9 +43,10 @@ class ForeignHead:
     """An imported head."""
 
     drafter: Eagle3Drafter
-    format: str  # eagle3 | speculators
+    format: str  # eagle3 | speculators, or of another kind
     files: dict[str, str]  # sha256 of each file
     notes: list[str]  # lines to print
+    kind: str = "eagle3"
 
 
 def fetch_head(path: str, revision: str | None = None) -> tuple[Path, str | None]:
@@ -77,7 +79,13 @@ def read_head(
 
     layer_ids, norm_before_residual: see `head_spec`.
     """
-    head = open_config(read_json(folder / "config.json"), str(folder / "config.json"), format)
+    config = read_json(folder / "config.json")
+    for kind in KINDS.values() if isinstance(config, dict) else ():
+        if kind.publishes(config):
+            paths = weight_files(folder)
+            module = kind.read_published(config, read_tensors(paths), target.config, target.embedding, str(folder))
+            return ForeignHead(module, module.spec.method, hashes_of(folder, paths), [], kind.name)
+    head = open_config(config, str(folder / "config.json"), format)
     paths = weight_files(folder)
     tensors = _rename_layer(read_tensors(paths), folder)
     _check_embedding(tensors.pop("embed_tokens.weight", None), target, head)
@@ -95,8 +103,12 @@ def read_head(
     check_vocabulary(tensors["d2t"], tensors["t2d"], str(folder))
     drafter = Eagle3Drafter(served, target.embedding)
     drafter.load_state_dict(tensors)
-    files = {path.name: file_sha256(path) for path in (folder / "config.json", *paths)}
-    return ForeignHead(drafter.eval(), head.format, files, head.notes)
+    return ForeignHead(drafter.eval(), head.format, hashes_of(folder, paths), head.notes)
+
+
+def hashes_of(folder: Path, paths: Sequence[Path]) -> dict[str, str]:
+    """sha256 of the config and these files, by name."""
+    return {path.name: file_sha256(path) for path in (folder / "config.json", *paths)}
 
 
 def weight_files(folder: Path) -> list[Path]:

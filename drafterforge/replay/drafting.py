@@ -1,6 +1,6 @@
-"""Drafts from every root of an answer with drafters that read its text once.
+"""The text of an answer, from every root of which drafters draft.
 
-Axes: N drafters, T tokens of the text, B roots drafted together, H hidden, W draft vocabulary.
+Axes: T tokens of the text, B roots drafted together, H hidden.
 """
 
 from __future__ import annotations
@@ -12,17 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drafterforge.drafters.eagle3.propose import draft_levels, level_step
-from drafterforge.drafters.eagle3.stack import StackedGroup
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Truth
-from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.replay.trace import TraceSpec, levels_left
+from drafterforge.replay.trace import levels_left
 from drafterforge.tree.accept import accepted_path
-from drafterforge.tree.expand import Growth
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask
-from drafterforge.tree.merge import RetrievalEvidence
-from drafterforge.tree.union import Drafts, expand_widths
 
 ROOTS = 64  # roots drafted together
 
@@ -63,67 +57,6 @@ class AnswerText:
         index = torch.tensor(roots, device=self.tokens.device)
         following = self.following(index, depth + 1).gather(1, trees.levels)
         return accepted_path(trees, following, ancestor_mask(trees.parents, depth), depth)[1].cpu().numpy()
-
-
-class ParallelReading:
-    """Drafters that read a text in one pass and draft from many of its positions at once.
-
-    A drafter's slot t - 1 pairs token t with the feature before it and predicts token t + 1.
-    """
-
-    def __init__(self, group: StackedGroup, text: AnswerText, top_ks: Sequence[int]) -> None:
-        """top_ks: proposals of each drafter that count as accepted, [N]."""
-        group.admit(text.tokens[:2], text.features[:1])
-        first = group.last, group.logits
-        following = text.tokens[None, 2:]
-        group.commit(following, text.features[None, 1 : text.end - 1], [text.end - 2])
-        self.group, self.text, self.accepted = group, text, np.zeros((len(top_ks), text.end))  # [N, T]
-        self.accepted[:, 2:] = group.read(Truth(following, None), top_ks).accepted[:, 0].cpu().numpy()
-        self.outputs, self.logits = (  # of every slot, [N, T - 1, H] and [N, T - 1, W]
-            torch.cat(parts, dim=1) for parts in zip(first, group.outputs, strict=True)
-        )
-
-    def trees(
-        self,
-        member: int,
-        roots: Tensor,
-        shape: TreeShape,
-        growth: Growth | None = None,
-        retrieval: RetrievalEvidence | None = None,
-        proposals: bool = False,
-    ) -> Tree:
-        """Trees of one drafter below roots [B]; growth, retrieval, proposals: as for `draft_levels`."""
-        cache, newest = self._at(member, roots, shape.top_k * shape.depth)
-        drafter, outputs, logits = self.group.drafters.members[member], self.outputs[member], self.logits[member]
-        state = outputs[newest], self.text.tokens[roots], roots, self.text.end - 1, shape, logits[newest]
-        return draft_levels(drafter, cache, *state, growth, retrieval, proposals)
-
-    def drafts(self, member: int, roots: Tensor, spec: TraceSpec, branch: bool) -> Drafts:
-        """Proposals of trees of all widths and depths of `spec` below roots [B], see `expand_widths`."""
-        cache, newest = self._at(member, roots, 2 * sum(spec.top_ks) * spec.depth)
-        drafter, truth = self.group.drafters.members[member], self.text.following(roots, spec.depth)
-        step = level_step(drafter, cache, self.outputs[member, newest], roots, self.text.end - 1)
-        logits, ids = self.logits[member, newest], drafter.token_ids
-        return expand_widths(logits, spec.top_ks, spec.depth, truth, step, ids, spec.score_top_k, branch)
-
-    def token_ids(self, member: int) -> Tensor:
-        """Target ids of a drafter's vocabulary, [W]."""
-        return self.group.drafters.members[member].token_ids
-
-    def log_q(self, member: int, roots: Tensor) -> Tensor:
-        """Log-probability of the token after roots [B], [B]; -inf outside the drafter's vocabulary."""
-        ids = self.group.draft_ids[member, self.text.tokens[roots + 1]]
-        logp = self.logits[member, roots - 1].float().log_softmax(dim=-1).gather(1, ids.clamp(min=0)[:, None])
-        return logp[:, 0].masked_fill(ids < 0, float("-inf"))
-
-    def _at(self, member: int, roots: Tensor, num_slots: int) -> tuple[KeyValueCache, Tensor]:
-        """A cache with the text and `num_slots` free slots for every root [B], and the slots of the roots, [B]."""
-        read = self.text.end - 1
-        keys = self.group.cache.data[:, :, member : member + 1, :, :read]
-        cache = KeyValueCache(1, len(roots), keys.shape[3], keys.shape[5], keys.dtype, keys.device)
-        cache.reserve(read + num_slots)
-        cache.data[:, :, :, :, :read] = keys
-        return cache, roots - 1
 
 
 def read_stepwise(

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.base import CandidateIndex
-from drafterforge.drafters.group import DrafterGroup
+from drafterforge.drafters.group import DrafterGroup, TextReading
 from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import DrafterforgeError
 from drafterforge.replay.counterfactual import CycleOutcomes
 from drafterforge.replay.coverage import BranchQueries, BranchQuery
-from drafterforge.replay.drafting import ROOTS, AnswerText, ParallelReading, read_stepwise
+from drafterforge.replay.drafting import ROOTS, AnswerText, read_stepwise
 from drafterforge.replay.trace import BY_DRAFTER, BranchTrace, Trace, TraceSpec, levels_left
 from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
@@ -103,11 +103,11 @@ class _PositionRecorder:
     def record(self, names: Sequence[str], group: DrafterGroup) -> None:
         """Let a group of drafters read the text and draft from every root."""
         shapes = [self.pool.shape_of(name, self.shape) for name in names]
-        if not group.parallel:
+        reading = group.read_text(self.text.tokens, self.text.features, [shape.top_k for shape in shapes])
+        if reading is None:
             self._draft_stepwise(names[0], group, shapes[0])
             return
-        reading = ParallelReading(group, self.text, [shape.top_k for shape in shapes])
-        self.accepted[[self.numbers[name] for name in names]] = reading.accepted
+        self.accepted[[self.numbers[name] for name in names]] = reading.accepted.cpu().numpy()
         for member, (name, shape) in enumerate(zip(names, shapes, strict=True)):
             if name in self.spec.drafters:
                 self.traced[name] = self._trace(name, reading, member)
@@ -152,23 +152,24 @@ class _PositionRecorder:
                 results["branches"] = BranchTrace(masses, stacked[-1], overlaps)
         return results | {"accepted": self.accepted, "outcomes": outcomes}
 
-    def _trace(self, name: str, reading: ParallelReading, member: int) -> list[np.ndarray]:
+    def _trace(self, name: str, reading: TextReading, member: int) -> list[np.ndarray]:
         """A drafter's arrays of `BY_DRAFTER`; for branches also their tokens [R, D, C] and ranks."""
         lower, batches = torch.tril_indices(self.spec.depth, self.spec.depth), []
         for start in range(self.text.begin, self.text.end - 1, ROOTS):
             roots = torch.arange(start, min(start + ROOTS, self.text.end - 1), device=self.text.tokens.device)
-            drafts = reading.drafts(member, roots, self.spec, bool(self.branch_nodes))
+            truth, spec = self.text.following(roots, self.spec.depth), self.spec
+            drafts = reading.drafts(member, roots, spec.top_ks, truth, spec.score_top_k, bool(self.branch_nodes))
             batch = [
                 drafts.ranks[:, :, lower[0], lower[1]].cpu().numpy().astype(np.uint16),
                 drafts.scores.clamp(min=MIN_SCORE).half().cpu().numpy(),
-                best_children(reading.logits[member, roots - 1], CHILDREN).half().cpu().numpy(),
+                best_children(reading.guesses(member, roots), CHILDREN).half().cpu().numpy(),
                 reading.log_q(member, roots).cpu().numpy(),
             ]
             if drafts.branch is not None:
                 ranks = drafts.branch.ranks[:, :, lower[0], lower[1]].cpu().numpy().astype(np.uint16)
                 batch += [drafts.branch.tokens.cpu().numpy(), ranks]
                 self._add_queries(
-                    name, start, *batch[-2:], drafts.branch.logits.softmax(dim=-1), reading.token_ids(member)
+                    name, start, *batch[-2:], drafts.branch.logits.softmax(dim=-1), reading.token_ids[member]
                 )
             batches.append(batch)
         return [np.concatenate(parts) for parts in zip(*batches, strict=True)]
@@ -190,7 +191,7 @@ class _PositionRecorder:
                 self.queries.add(name, start + row, tokens[row, :level, 0].tolist(), children, proposed)
         self._limit_queries()
 
-    def _draft(self, name: str, reading: ParallelReading, member: int, shape: TreeShape) -> None:
+    def _draft(self, name: str, reading: TextReading, member: int, shape: TreeShape) -> None:
         """Draft trees of one shape below every root; an index of the drafter adds its candidates."""
         drafter = self.pool.drafters[name]
         indexed = kind_of(drafter).indexed_drafting(drafter)

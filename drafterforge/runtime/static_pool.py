@@ -35,7 +35,8 @@ LEAST_NODES = 8  # trees that vary have capacities of this times powers of 2, so
 
 def has_fixed_shapes(pool: Pool) -> bool:
     """Whether cycles of this pool can have fixed shapes: all its drafters read in one pass."""
-    fixed = all(kind_of(drafter).fixed_shapes for drafter in pool.drafters.values())
+    readers = [kind_of(drafter).reader(drafter) for drafter in pool.drafters.values()]
+    fixed = all(kind_of(drafter).fixed_shapes for drafter in (*pool.drafters.values(), *readers))
     on_host = [name for name, drafter in pool.drafters.items() if kind_of(drafter).reads_on_host]
     num_stacks = sum(names[0] not in on_host for names in pool.stacked_names())
     if pool.worth is not None or not fixed or num_stacks > 1:

@@ -184,9 +184,7 @@ def weighted_domain(domain: DomainConfig) -> DomainConfig:
 def answer_settings(cfg: PrepareDataConfig) -> dict:
     """The data settings that decide the content of answers."""
     ignored = {"batch_size", "shard_size", "features", "streaming", *STREAM_KEYS}
-    ignored |= {"endpoint", "retries", "timeout_s"}
-    if cfg.data.answers != "served":
-        ignored.add("served_model")
+    ignored |= {"endpoint", "served_model", "retries", "timeout_s"}  # where the target answers, under which name
     ignored |= {key for key in ("licences", "domain_names") if not getattr(cfg.data, key)}  # older answers lack them
     return {key: value for key, value in to_dict(cfg.data).items() if key not in ignored}
 

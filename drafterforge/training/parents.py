@@ -16,6 +16,7 @@ from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import TrainedParent
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.drafters.eagle3.spec import NORMS_31, DrafterSpec
+from drafterforge.drafters.registry import manifest_kind, trained_kind
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import Target
 
@@ -30,10 +31,15 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
         return None, None
     folder = find_artifact(cfg.runs_dir, target.name, "drafters", init, hint=command_for(init, cfg.domain.name))
     named = TrainedParent(folder, drafter_manifest(folder, target))
+    if (kind := manifest_kind(named.manifest.config)) != cfg.drafter.kind:
+        raise ArtifactError(
+            f"drafter.init={init} is a drafter of kind {kind}, but drafter={cfg.drafter.kind} needs one of its own "
+            "kind to start from; type drafter.init=warm"
+        )
     require_norms_of(cfg, folder)
     if not cfg.drafter.is_adapter:
         return named, None
-    generalist = generalist_of(folder)
+    generalist = trained_kind(cfg.drafter.kind).base_of(folder)
     parent = named if generalist is None else TrainedParent(generalist, drafter_manifest(generalist, target))
     beside = artifact_dir(cfg.runs_dir, target.name, "drafters", parent.manifest.name)
     if SHIPPED not in parent.folder.parents and parent.folder.resolve() != beside.resolve():

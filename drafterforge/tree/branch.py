@@ -12,6 +12,7 @@ from torch import Tensor
 
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape, top_children
+from drafterforge.tree.merge import RetrievalEvidence
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,11 @@ def expand_with_proposals(
     step: Step,
     token_ids: Tensor | None = None,
     growth: Growth | None = None,
+    retrieval: RetrievalEvidence | None = None,
 ) -> Tree:
-    """As `expand`, with `Tree.proposals`."""
+    """As `expand`, with `Tree.proposals`; trees with retrieval have them anyway."""
+    if retrieval is not None:
+        return expand(root, logits, shape, step, token_ids, growth, retrieval)
     recorder = BranchRecorder(logits, step, token_ids)
     tree = expand(root, logits, shape, recorder.recorded_step, token_ids, growth)
     return replace(tree, proposals=recorder.proposals())

@@ -28,6 +28,7 @@ def main() -> None:
     for name in ("target", "drafter", "prompts", "out"):
         parser.add_argument(f"--{name}", required=name != "drafter", default="")
     parser.add_argument("--depth", type=int, default=3)
+    parser.add_argument("--method", default="eagle3", help="of the drafter, as vLLM calls it")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--stop-ids", type=int, nargs="*", default=[])
     parser.add_argument("--settings", default="{}", help="of the pool, as JSON")
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--adapter", default="", help="LoRA folder of the target, for every second request")
     parser.add_argument("--repeat", type=int, default=1, help="times that all prompts are decoded; the last is written")
     typed = parser.parse_args()
-    drafting = {"method": "eagle3", "model": typed.drafter, "num_speculative_tokens": typed.depth}
+    drafting = {"method": typed.method, "model": typed.drafter, "num_speculative_tokens": typed.depth}
     settings = {
         "dtype": "float32",
         "max_model_len": 1024,

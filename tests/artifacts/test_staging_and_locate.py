@@ -39,6 +39,20 @@ def test_staging_keeps_its_files_when_settings_are_equal_and_is_emptied_otherwis
     assert os.listdir(tmp_path) == []
 
 
+def test_unfinished_work_of_other_settings_is_only_replaced_if_asked_for(tmp_path):
+    path = tmp_path / "sql"
+    folder = open_staging(path, {"seed": 0}, replace=False)
+    open_staging(path, {"seed": 1}, replace=False)  # nothing was done yet
+    (folder / "shard.arrow").write_bytes(b"data")
+    with pytest.raises(ArtifactError, match=r"work of other settings \(seed: 1 there, 2 now\); .*traces.name=OTHER"):
+        open_staging(path, {"seed": 2}, replace=False, name_key="traces.name")
+    open_staging(path, {"seed": 1}, replace=False)
+    assert sorted(os.listdir(folder)) == ["config.json", "shard.arrow"]
+    open_staging(path, {"seed": 2})
+    assert os.listdir(folder) == ["config.json"]
+    drop_staging(path)
+
+
 def test_staging_without_a_readable_config_is_emptied(tmp_path):
     folder = open_staging(tmp_path / "sql", {"seed": 0})
     for text in ("{", "[]", ""):

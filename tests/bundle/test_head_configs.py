@@ -73,8 +73,8 @@ def test_an_unsupported_architecture_is_refused(facts, eagle3, changes, line):
 
 
 def test_another_speculator_is_refused(facts, speculators):
-    edit(speculators, speculators_model_type="dflash")
-    assert "describes a 'dflash' speculator; wanted 'eagle3'" in refusal(speculators, facts)
+    edit(speculators, speculators_model_type="medusa")
+    assert "describes a 'medusa' speculator; wanted 'eagle3'" in refusal(speculators, facts)
 
 
 @pytest.mark.parametrize(

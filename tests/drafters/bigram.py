@@ -1,4 +1,4 @@
-"""A drafter kind that the package does not have: a bigram table of the answers; docs/extending.md shows its parts."""
+"""A drafter kind that the package does not have: a bigram table; docs/add-a-drafter.md shows its parts."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ class BigramKind(DrafterKind):
 
 # --8<-- [end:kind]
 @contextmanager
-def registered() -> Iterator[BigramKind]:
-    """Registers the kind, and removes it afterwards."""
-    kind = BigramKind()
+def registered(kind: DrafterKind | None = None) -> Iterator[DrafterKind]:
+    """Registers a kind, the bigram kind by default, and removes it afterwards."""
+    kind = kind or BigramKind()
     registry.register(kind)
     try:
         yield kind

@@ -39,10 +39,12 @@ def preload(client: Client) -> dict[str, str]:
     return {"LD_PRELOAD": str(client.folder / "lib" / "libiomp5.so"), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
-def decode(client: Client, target: Path, drafter: Path, prompts: Path, stop_ids, folder: Path) -> dict:
+def decode(
+    client: Client, target: Path, drafter: Path, prompts: Path, stop_ids, folder: Path, method: str = "eagle3"
+) -> dict:
     out = folder / "found.json"
     arguments = ("--target", target, "--drafter", drafter, "--prompts", prompts, "--out", out)
-    more = ("--depth", DEPTH, "--max-tokens", MAX_TOKENS, "--stop-ids", *stop_ids)
+    more = ("--depth", DEPTH, "--max-tokens", MAX_TOKENS, "--method", method, "--stop-ids", *stop_ids)
     client.run("vllm_cycles.py", *arguments, *more, log=folder / "vllm.log", **preload(client))
     return json.loads(out.read_text())
 

@@ -16,6 +16,7 @@ from drafterforge.config.drafter import CausalLMConfig, LoraConfig
 from drafterforge.config.policy import LTDPolicyConfig, ReSpSPolicyConfig
 from drafterforge.config.router import RouterConfig
 from drafterforge.config.trainer import TrainerConfig
+from drafterforge.drafters.block.train import module as block_module
 from drafterforge.drafters.causal_lm import train as causal_lm_train
 from drafterforge.drafters.causal_lm.model import CausalLMDrafter, new_model, small_config
 from drafterforge.drafters.eagle3.train import experts as experts_module
@@ -30,6 +31,7 @@ from drafterforge.targets.load import Target
 from drafterforge.training import policies, ppo_module
 from drafterforge.training.ppo_module import PPOModule
 from drafterforge.training.router import RouterModule
+from tests.drafters.blocks import tiny_block
 from tests.gpu_rehearsal.tools import Log, rehearse, same_shapes
 from tests.models import NORMS, tiny_drafter, tiny_target
 from tests.replay.builders import profile, traces
@@ -51,6 +53,7 @@ class Attached:
     """What a module asks of its trainer."""
 
     accumulate_grad_batches = world_size = 1
+    global_step = 0
     strategy = SimpleNamespace(reduce=lambda tensor, reduce_op: tensor)
 
     def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
@@ -158,6 +161,16 @@ def test_distillation_of_several_experts_never_reads_the_device():
         return distillation(together, device, [batch, batch], clip=together.configure_gradient_clipping)
 
     log = rehearsed(build, [(experts_module, "lay_out"), (experts_module, "unroll"), (distill_module, "ttt_loss")])
+    assert log.reads == {}
+
+
+def test_distillation_of_a_block_drafter_never_reads_the_device():
+    def build(device: str) -> Step:
+        target = tiny_target(num_hidden_layers=4)
+        module = block_module.BlockModule(tiny_block(target, markov_rank=2).train(), target.head_weight, SHORT, 3)
+        return distillation(module, device, packed(target))
+
+    log = rehearsed(build, [(block_module, name) for name in ("lay_out_anchors", "draft_blocks", "ttt_loss")])
     assert log.reads == {}
 
 

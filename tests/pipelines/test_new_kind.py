@@ -10,6 +10,7 @@ import drafterforge
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.bundle.record import read_record
 from tests.drafters.bigram import registered
+from tests.drafters.medusa import MedusaKind
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -62,6 +63,20 @@ def test_a_registered_kind_is_trained_decoded_bundled_and_evaluated(bigram_bench
     live = [row for row in rows_of(bigram_bench, "domains") if row["source"] == "live"]
     assert {row["method"] for row in live} >= {"sql-bigram alone", "hedgespec over the pool"}
     assert all(row["mismatches"] == 0 for row in live)
+
+
+def test_a_registered_neural_kind_is_trained_on_features_and_decodes_losslessly(trained):
+    with registered(MedusaKind()):
+        done = trained(*(part.replace("bigram", "medusa") for part in TRAIN), "drafter.num_heads=2")
+        assert done.code == 0, done.err
+        manifest = open_artifact(trained.artifact("drafters", "sql-medusa"), "drafters")
+        assert manifest.config["drafter"] == {"kind": "medusa", "num_heads": 2}
+        assert manifest.metrics["val_accept_length"] >= 1
+        rows = rows_of(trained, "sql-medusa")
+        assert [row["mismatches"] for row in rows] == [0] * len(rows) and rows[-1]["method"].startswith("medusa tree")
+        plain = trained(*ASK)
+        for drafter in (("drafter=sql-medusa",), ("drafter=pool", "pool.drafters=[sql,sql-medusa,retrieval]")):
+            assert trained(*ASK, *drafter).out == plain.out
 
 
 def test_mistakes_are_one_line(bigram_bench):

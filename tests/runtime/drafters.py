@@ -11,6 +11,7 @@ from drafterforge.drafters.eagle3.stacked import family_order
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.tree.grow import TreeShape
+from tests.drafters.blocks import block_experts
 from tests.models import tiny_drafter, tiny_target, uneven
 
 SHAPE = TreeShape(10, 3, 3)
@@ -59,7 +60,8 @@ def drafters_of_every_kind(target) -> dict:
     experts = lora_drafters(target, 3)
     small = SmallLM(tiny_target(num_hidden_layers=4, hidden_size=16, intermediate_size=24))
     named = {"general": experts[0], "sql": experts[1], "other": full_drafters(target, 1)[0], "chat": experts[2]}
-    return {**named, "small": small, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
+    blocks = dict(zip(("block", "block sql"), block_experts(target, 2, markov_rank=4), strict=True))
+    return {**named, **blocks, "small": small, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
 
 
 def hybrids(target) -> list:

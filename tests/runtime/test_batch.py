@@ -20,6 +20,7 @@ from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.stopping import StopRule, TextStream
 from drafterforge.targets.load import wrap_model
 from drafterforge.tree.grow import TreeShape
+from tests.drafters.blocks import block_experts
 from tests.models import FAMILIES, tiny_drafter, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 
@@ -42,6 +43,7 @@ DRAFTERS = {
     "eagle3": eagle3,
     "causal_lm": lambda target: small_model(),
     "retrieval": lambda target: Retrieval(min_probability=1e-3, min_expected=0.0),
+    "block": lambda target: block_experts(target, 1, markov_rank=4)[0],
 }
 
 

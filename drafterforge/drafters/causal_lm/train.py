@@ -23,8 +23,7 @@ from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, chain_counts, next_token_loss
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out
-from drafterforge.drafters.registry import manifest_kind
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ConfigError
 from drafterforge.kernels.devices import autocast_device
 from drafterforge.targets.lean import lean_obstacle
 
@@ -82,11 +81,6 @@ def start_drafter(job: TrainingJob) -> CausalLMDrafter:
     """An fp32 model to train: the parent, or a new one with the target's embeddings if the widths match."""
     init, size, target, config = job.config.init, job.config.causal_lm, job.target, job.target.config
     if job.parent is not None:
-        if (kind := manifest_kind(job.parent.manifest.config)) != KIND:
-            raise ArtifactError(
-                f"drafter.init={init} is a drafter of kind {kind}, but drafter=causal_lm needs a causal_lm to start "
-                "from; type drafter.init=warm"
-            )
         model = open_model(job.parent.folder)
         return CausalLMDrafter(model, size.train_embeddings or model.config.hidden_size != config.hidden_size)
     if obstacle := lean_obstacle(config):

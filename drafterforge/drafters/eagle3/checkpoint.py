@@ -6,6 +6,7 @@ A head that equals rows of the target's embedding is not stored, the config mark
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -88,7 +89,12 @@ def generalist_of(folder: Path) -> Path | None:
     )
 
 
-def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
+def load_full(
+    folder: Path,
+    embedding: Tensor,
+    spec_class: type[DrafterSpec] = DrafterSpec,
+    drafter_class: Callable[..., Eagle3Drafter] = Eagle3Drafter,
+) -> Eagle3Drafter:
     """The drafter in `folder`, which must have full weights.
 
     Raises ArtifactError on a missing, unexpected or misshapen tensor and on an invalid vocabulary map.
@@ -96,7 +102,7 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
     path = folder / "model.safetensors"
     config = read_json(folder / "config.json")
     try:
-        spec = DrafterSpec.from_config(config, str(folder / "config.json"))
+        spec = spec_class.from_config(config, str(folder / "config.json"))
         check_spec(spec, str(folder / "config.json"))
         tensors = load_file(path)
     except (OSError, TypeError, ValueError, AttributeError, IndexError, SafetensorError) as error:
@@ -115,7 +121,7 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
             f"this target has {embedding.shape[0]} and {embedding.shape[1]}"
         )
     with torch.device("meta"):  # compare shapes before allocating memory
-        expected = Eagle3Drafter(spec, embedding).state_dict()
+        expected = drafter_class(spec, embedding).state_dict()
     if tied:
         del expected[HEAD]
     if missing := sorted(expected.keys() - tensors.keys()):
@@ -126,7 +132,7 @@ def load_full(folder: Path, embedding: Tensor) -> Eagle3Drafter:
         if tensor.shape != expected[name].shape:
             raise ArtifactError(f"{path}: {name} is {list(tensor.shape)}, wanted {list(expected[name].shape)}")
     check_vocabulary(tensors["d2t"], tensors["t2d"], str(path))
-    drafter = Eagle3Drafter(spec, embedding)
+    drafter = drafter_class(spec, embedding)
     if tied:
         tensors[HEAD] = embedding_rows(embedding, tensors["d2t"])
     drafter.load_state_dict(tensors)

@@ -34,6 +34,7 @@ class FusedDrafter(DecodingPass, Drafter):
     """Inference-only equivalent of the module."""
 
     kind = "eagle3"
+    merges = True
 
     def __init__(self, drafter: Eagle3Drafter, embedding: Tensor) -> None:
         """embedding: the target's [V, H], in the dtype and on the device to decode with."""

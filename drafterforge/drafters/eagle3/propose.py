@@ -84,9 +84,8 @@ def draft_levels(
     """
     logits = drafter.logits(last) if logits is None else logits
     step = level_step(drafter, cache, last, stable, base)
-    if proposals and retrieval is None:
-        return expand_with_proposals(root, logits, shape, step, drafter.token_ids, growth)
-    return expand(root, logits, shape, step, drafter.token_ids, growth, retrieval)
+    grow = expand_with_proposals if proposals else expand
+    return grow(root, logits, shape, step, drafter.token_ids, growth, retrieval)
 
 
 def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable: Tensor, base: int) -> Step:

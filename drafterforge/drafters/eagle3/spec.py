@@ -124,6 +124,32 @@ class DrafterSpec:
             },
         }
 
+    @property
+    def method(self) -> str:
+        """Its name in vLLM and speculators."""
+        return "eagle3"
+
+    @property
+    def speculators_model(self) -> str:
+        """Its class in speculators."""
+        return "Eagle3DraftModel"
+
+    @property
+    def served_tokens(self) -> int:
+        """Drafted tokens per cycle in printed commands, as in most published ones."""
+        return 3
+
+    def speculators_keys(self) -> dict[str, Any]:
+        """Keys of this kind of drafter in a config of speculators; all explicit, as programs differ in defaults."""
+        return {
+            "norm_before_residual": self.norm_before_residual,  # the default is true in vLLM, false in speculators
+            "norm_before_fc": False,
+            "fc_norm": self.fc_norm,
+            "norm_output": self.norm_output,
+            "embed_requires_grad": False,
+            "eagle_aux_hidden_state_layer_ids": list(self.tap_layers),
+        }
+
     @staticmethod
     def from_config(config: dict[str, Any], source: str) -> DrafterSpec:
         """Parse a `config.json`.  source: its name in errors."""

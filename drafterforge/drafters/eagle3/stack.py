@@ -16,12 +16,12 @@ from torch.nn.utils.rnn import pad_sequence
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_levels, level_step, new_draft_cache
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
-from drafterforge.drafters.group import DrafterGroup
+from drafterforge.drafters.group import DrafterGroup, TextReading
 from drafterforge.drafters.judging import Judgement, Truth, judge
 from drafterforge.drafters.proposer import PromptReader, Request, SoloProposer
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.tree.expand import Growth, expand
+from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence
 
@@ -58,8 +58,6 @@ class StackReader(PromptReader):
 
 class StackedGroup(DrafterGroup):
     """State of N drafters for every row."""
-
-    parallel = True
 
     def __init__(self, drafters: StackedDrafters) -> None:
         self.cache = new_draft_cache(drafters.members[0], 0)
@@ -139,6 +137,9 @@ class StackedGroup(DrafterGroup):
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
         self.unread, self.newer = [[] for _ in self.stable], {}
         return judgement
+
+    def read_text(self, tokens: Tensor, features: Tensor, top_k: Sequence[int]) -> StackReading:
+        return StackReading(self, tokens, features, top_k)
 
     def hits(self, row: int, text: Tensor, features: Tensor, top_k: int) -> list[bool]:
         self.read()
@@ -242,6 +243,33 @@ class StackedGroup(DrafterGroup):
             last, logits = last[index], logits[index]
         drafter: FusedDrafter = self.drafters.members[member]
         return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, retrieval, proposals)
+
+
+class StackReading(TextReading):
+    """A group that has read a text: slot t - 1 pairs token t with the feature before it and predicts token t + 1."""
+
+    def __init__(self, group: StackedGroup, tokens: Tensor, features: Tensor, top_k: Sequence[int]) -> None:
+        group.admit(tokens[:2], features[:1])
+        first, following = (group.last, group.logits), tokens[None, 2:]
+        group.commit(following, features[None, 1 : len(tokens) - 1], [len(tokens) - 2])
+        judged = group.read(Truth(following, None), top_k).accepted[:, 0]
+        self.group, self.tokens, self.accepted = group, tokens, torch.nn.functional.pad(judged, (2, 0))
+        self.token_ids, self.draft_ids = group.drafters.token_ids, group.draft_ids
+        self.outputs, self.logits = (  # of every slot, [N, T - 1, H] and [N, T - 1, W]
+            torch.cat(parts, dim=1) for parts in zip(first, group.outputs, strict=True)
+        )
+
+    def guesses(self, member: int, roots: Tensor) -> Tensor:
+        return self.logits[member, roots - 1]
+
+    def step(self, member: int, roots: Tensor, num_nodes: int) -> Step:
+        """See `TextReading`; each root has a copy of the text's keys."""
+        base = len(self.tokens) - 1
+        keys = self.group.cache.data[:, :, member : member + 1, :, :base]
+        cache = KeyValueCache(1, len(roots), keys.shape[3], keys.shape[5], keys.dtype, keys.device)
+        cache.reserve(base + num_nodes)
+        cache.data[:, :, :, :, :base] = keys
+        return level_step(self.group.drafters.members[member], cache, self.outputs[member, roots - 1], roots, base)
 
 
 class Eagle3Proposer(SoloProposer):

@@ -9,8 +9,6 @@ import torch
 
 from drafterforge.config.names import JOINT
 from drafterforge.drafters.base import Drafter, DrafterKind, DrafterSource
-from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.kind import Eagle3Kind
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.hybrid.propose import HybridDrafting
 from drafterforge.drafters.retrieval.kind import RetrievalKind
@@ -21,7 +19,7 @@ from drafterforge.kernels.devices import on_gpu
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
-NEURAL, RETRIEVAL = Eagle3Kind(), RetrievalKind()
+RETRIEVAL = RetrievalKind()
 
 
 class HybridKind(DrafterKind):
@@ -38,7 +36,9 @@ class HybridKind(DrafterKind):
         raise ConfigError(f"{source.name}: a hybrid has no files of its own; type NEURAL{JOINT}RETRIEVAL, two names")
 
     def check(self, name: str, drafter: HybridDrafter, target: Target) -> None:
-        NEURAL.check(name, drafter.neural, target)
+        from drafterforge.drafters.registry import kind_of  # which imports this module
+
+        kind_of(drafter.neural).check(name, drafter.neural, target)
 
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
         """Upper bounds: `HybridDrafter` decides which levels and nodes are worth drafting."""
@@ -56,12 +56,12 @@ class HybridKind(DrafterKind):
 
 
 def can_combine(first: Drafter | None, second: Drafter | None) -> bool:
-    """Whether the drafters are an EAGLE-3 and a retrieval drafter, in this order."""
-    return isinstance(first, FusedDrafter) and isinstance(second, Retrieval)
+    """Whether the drafters are a neural one that merges and a retrieval drafter, in this order."""
+    return first is not None and first.merges and isinstance(second, Retrieval)
 
 
 def combine(name: str, first: Drafter | None, second: Drafter | None) -> HybridDrafter:
-    """The hybrid of an EAGLE-3 and a retrieval drafter; ConfigError for other drafters."""
+    """The hybrid of a neural and a retrieval drafter; ConfigError for other drafters."""
     if not can_combine(first, second):
         raise ConfigError(
             f"{name}: a hybrid combines an EAGLE-3 drafter and a retrieval drafter, in this order; type "

@@ -1,6 +1,6 @@
-"""An EAGLE-3 drafter and a retrieval drafter that build one tree together.
+"""A neural drafter and a retrieval drafter that build one tree together.
 
-The EAGLE-3 drafter matters where retrieval has seen few occurrences, see `tree.merge`. The size and depth of the tree
+The neural drafter matters where retrieval has seen few occurrences, see `tree.merge`. The size and depth of the tree
 follow from the acceptance probability of its nodes, not from a fixed shape.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drafterforge.drafters.base import Drafter
-from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
 
@@ -24,10 +23,10 @@ class HybridDrafter(Drafter):
 
     kind = "hybrid"
 
-    neural: FusedDrafter
+    neural: Drafter  # of a kind that `merges`
     retrieval: Retrieval
-    trust: float = 8.0  # weight of the EAGLE-3 distribution, in units of retrieval's `doubt`
-    min_retrieval_tokens: float = 0.8  # skip the EAGLE-3 pass if retrieval alone is expected to add as many tokens
+    trust: float = 8.0  # weight of the neural drafter's distribution, in units of retrieval's `doubt`
+    min_retrieval_tokens: float = 0.8  # skip the neural pass if retrieval alone is expected to add as many tokens
     min_reach: float = 0.4  # probability of accepting a level's parents, times the drafter's weight, to draft it
     min_probability: float = 0.08  # probability of accepting a node and its ancestors, to verify it
 

@@ -1,4 +1,4 @@
-"""Drafting of one tree by an EAGLE-3 drafter and retrieval together; decoding and replays share it.
+"""Drafting of one tree by a neural drafter and retrieval together; decoding and replays share it.
 
 Axes: B rows, S candidates of a level.
 """
@@ -61,7 +61,7 @@ class HybridDrafting(IndexedDrafting):
         draft: DraftRows,
         limits: DraftLimits | None = None,
     ) -> Tree:
-        """Trees below the roots [B]; rows where retrieval alone is worth more skip the EAGLE-3 pass."""
+        """Trees below the roots [B]; rows where retrieval alone is worth more skip the neural pass."""
         drafter = self.drafter
         if limits is None:
             limits = FixedLimits(drafter.min_probability, drafter.min_reach, drafter.min_retrieval_tokens)

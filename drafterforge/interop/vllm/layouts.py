@@ -11,7 +11,7 @@ import torch
 
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec
-from drafterforge.interop.layout import DEPTH, TargetFacts, dtype_name, served_spec, tensors_of, write_model
+from drafterforge.interop.layout import TargetFacts, dtype_name, served_spec, tensors_of, write_model
 from drafterforge.interop.sglang.layout import write_plain
 
 LAYOUTS = ("speculators", "plain")
@@ -40,6 +40,9 @@ LAYER_KEYS = (
     "bos_token_id",
     "eos_token_id",
     "pad_token_id",
+    "layer_types",
+    "use_sliding_window",
+    "sliding_window",
 )
 
 
@@ -57,7 +60,7 @@ def write_vllm(
     """
     if layout == "plain":
         write_plain(folder, drafter, target, dtype)
-        return serve_plain(target, out)
+        return serve_plain(target, out, drafter.spec)
     tensors = tensors_of(drafter, dtype)
     config = speculators_config(served_spec(drafter.spec, target.config), target, dtype_name(tensors))
     named = {name.replace(OURS, THEIRS, 1): tensor for name, tensor in tensors.items()}
@@ -65,9 +68,9 @@ def write_vllm(
     return f"vllm serve {shlex.quote(str(out))} --dtype {target.dtype}"  # the config names the target
 
 
-def serve_plain(target: TargetFacts, out: Path) -> str:
+def serve_plain(target: TargetFacts, out: Path, spec: DrafterSpec) -> str:
     """The command to serve the target with a plain drafter."""
-    drafting = json.dumps({"method": "eagle3", "model": str(out), "num_speculative_tokens": DEPTH})
+    drafting = json.dumps({"method": spec.method, "model": str(out), "num_speculative_tokens": spec.served_tokens})
     return f"vllm serve {shlex.quote(target.model)} --speculative-config {shlex.quote(drafting)} --dtype {target.dtype}"
 
 
@@ -75,27 +78,22 @@ def speculators_config(spec: DrafterSpec, target: TargetFacts, dtype: str) -> di
     """The `config.json` of speculators; all keys are explicit, as programs differ in their defaults."""
     flat = spec.to_config(dtype)
     return {
-        "architectures": ["Eagle3DraftModel"],
-        "speculators_model_type": "eagle3",
+        "architectures": [spec.speculators_model],
+        "speculators_model_type": spec.method,
         "speculators_version": SPECULATORS_VERSION,
-        "transformer_layer_config": {key: flat[key] for key in LAYER_KEYS},
+        "transformer_layer_config": {key: flat[key] for key in LAYER_KEYS if key in flat},
         "draft_vocab_size": spec.draft_vocab_size,
         "target_hidden_size": spec.target_hidden_size,
-        "norm_before_residual": spec.norm_before_residual,  # the default is true in vLLM, false in speculators
-        "norm_before_fc": False,
-        "fc_norm": spec.fc_norm,
-        "norm_output": spec.norm_output,
-        "embed_requires_grad": False,
-        "eagle_aux_hidden_state_layer_ids": list(spec.tap_layers),
+        **spec.speculators_keys(),
         "tie_word_embeddings": False,
         "dtype": dtype,
         "speculators_config": {
-            "algorithm": "eagle3",
+            "algorithm": spec.method,
             "default_proposal_method": "greedy",
             "proposal_methods": [
                 {
                     "proposal_type": "greedy",
-                    "speculative_tokens": DEPTH,
+                    "speculative_tokens": spec.served_tokens,
                     "verifier_accept_k": 1,
                     "accept_tolerance": 0.0,
                 }

@@ -1,0 +1,1 @@
+"""Block drafters: one pass proposes a block of tokens."""

@@ -1,0 +1,60 @@
+"""The Lightning module that distils a block drafter.
+
+Axes: I drafted positions, M anchors, P teacher positions, H hidden, W draft vocabulary, r Markov rank.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drafterforge.config.trainer import TrainerConfig
+from drafterforge.drafters.block.model import BlockDrafter
+from drafterforge.drafters.block.train.anchors import draft_blocks, lay_out_anchors
+from drafterforge.drafters.eagle3.lora import LowRank
+from drafterforge.drafters.eagle3.train.lora import addition_of, base_of
+from drafterforge.drafters.eagle3.train.loss import StepCounts, Teacher, ttt_loss
+from drafterforge.drafters.eagle3.train.module import DistillModule
+from drafterforge.drafters.eagle3.train.ttt import Layout, PackedBatch
+
+
+class BlockModule(DistillModule):
+    """Soft labels at every position of the blocks below sampled anchors; a position's weight decays with its depth.
+
+    Validation is that of EAGLE-3 drafters: accept lengths of greedy chains on teacher-forced text, at all anchors.
+    """
+
+    def __init__(
+        self, drafter: BlockDrafter, target_head: Tensor, config: TrainerConfig, anchors: int, seed: int = 0
+    ) -> None:
+        """anchors: most of an answer in a step.  seed: of their choice."""
+        super().__init__(drafter, target_head, config)
+        self.anchors, self.seed = anchors, seed
+
+    @property
+    def depth(self) -> int:
+        """Drafted positions that count now."""
+        drafted = self.drafter.spec.num_drafted
+        return drafted if self.training else min(self.config.validated_steps, drafted)
+
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
+        drafter, seed = self.drafter, self.seed * 1_000_003 + self.global_step
+        layout = lay_out_anchors(batch, self.depth, self.anchors if self.training else None, seed)
+        outputs = draft_blocks(drafter, batch, layout.rows, self.recompute)[: self.depth]
+        head, additions = base_of(drafter.lm_head).weight, addition_of(drafter.lm_head)
+        if drafter.spec.markov_rank:  # the states are those of the block and of the token before, side by side
+            outputs = torch.cat((outputs, self._pairs(batch, layout)), dim=-1)
+            head = torch.cat((head, drafter.markov_head.markov_w2.weight), dim=1)
+            if additions:
+                additions = LowRank(F.pad(additions.down, (0, drafter.spec.markov_rank)), additions.up)
+        positions, config = layout.teacher_positions.to(batch.tokens.device), self.config
+        argmax = batch.argmax[positions]
+        teacher = Teacher(batch.states[positions], self.head, argmax, drafter.t2d[argmax])
+        decay, ids, parts = config.step_decay, drafter.token_ids, [additions] if additions else []
+        return ttt_loss(outputs, head, teacher, layout.slots, decay, ids, config.loss_chunk, self.objective, parts)
+
+    def _pairs(self, batch: PackedBatch, layout: Layout) -> Tensor:
+        """What the Markov head reads at every drafted position, of the answer's own tokens, [I, M, r]."""
+        before = (layout.rows + 1 + torch.arange(self.depth)[:, None]).clamp(max=batch.tokens.numel() - 1)
+        return self.drafter.pairs(batch.tokens[before.to(batch.tokens.device)])

@@ -1,0 +1,105 @@
+"""Exported block drafters are imported again, from both layouts; what does not fit is refused in one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from drafterforge.drafters.block.checkpoint import load_generalist
+from drafterforge.drafters.block.model import BlockDrafter
+from drafterforge.drafters.block.spec import BlockSpec
+from drafterforge.drafters.eagle3.checkpoint import save_drafter
+from drafterforge.drafters.eagle3.init import scratch_init
+from drafterforge.errors import ArtifactError
+from drafterforge.interop.published_heads import read_head
+from drafterforge.interop.vllm.layouts import write_vllm
+from tests.bundle.builders import edit
+from tests.models import uneven
+
+
+def random_block(facts, size: int = 40, **more: object) -> BlockDrafter:
+    """A drafter whose weights bfloat16 holds exactly."""
+    spec = BlockSpec.for_block(facts.config, facts.taps, size, block_size=5, mask_token_id=7, **more)
+    drafter = BlockDrafter(spec, facts.embedding)
+    scratch_init(drafter, std=0.2)
+    for parameter in uneven(drafter).parameters():
+        parameter.data.copy_(parameter.bfloat16())
+    drafter.set_vocabulary(torch.randperm(facts.config.vocab_size)[: spec.draft_vocab_size].sort().values)
+    return drafter.eval()
+
+
+@pytest.mark.parametrize("more", [{}, {"markov_rank": 3, "num_layers": 1}], ids=["DFlash", "DSpark"])
+@pytest.mark.parametrize("layout", ["speculators", "plain"])
+def test_an_export_is_imported_as_it_was(facts, tmp_path, layout, more):
+    drafter = random_block(facts, **more)
+    command = write_vllm(tmp_path, drafter, facts, tmp_path, layout)
+    method = "dspark" if more else "dflash"
+    assert layout == "speculators" or (f'"method": "{method}"' in command and '"num_speculative_tokens": 4' in command)
+    head = read_head(tmp_path, facts)
+    assert (head.kind, head.format) == ("block", method)
+    assert replace(head.drafter.spec, max_positions=drafter.spec.max_positions) == drafter.spec
+    state = drafter.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in head.drafter.state_dict().items())
+
+
+def test_a_saved_drafter_is_loaded_as_it_was(facts, tmp_path):
+    drafter = random_block(facts, markov_rank=3)
+    save_drafter(tmp_path, drafter)
+    loaded = load_generalist(tmp_path, facts.embedding)
+    assert loaded.spec == drafter.spec
+    state = drafter.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in loaded.state_dict().items())
+
+
+def test_a_drafter_of_all_tokens_may_leave_out_the_maps(facts, tmp_path):
+    drafter = random_block(facts, facts.config.vocab_size)
+    write_vllm(tmp_path, drafter, facts, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name in ("d2t", "t2d", "embed_tokens.weight"):
+        del tensors[name]
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert torch.equal(read_head(tmp_path, facts).drafter.token_ids, torch.arange(facts.config.vocab_size))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"aux_hidden_state_layer_ids": [1, 2, 3, 4]}, "reads 4 layers of the target"),
+        ({"sample_from_anchor": True}, "sample_from_anchor=True"),
+        ({"block_size": 1}, "block_size is 1, wanted a number from 2"),
+        ({"mask_token_id": 100_000_000}, "mask_token_id is 100000000"),
+        ({"mask_token_id": None}, "mask_token_id"),
+        ({"block_size": "8"}, "block_size is"),
+        ({"transformer_layer_config": None}, "is not that of a block drafter"),
+    ],
+)
+def test_what_does_not_fit_is_refused(facts, tmp_path, change, line):
+    write_vllm(tmp_path, random_block(facts), facts, tmp_path)
+    edit(tmp_path, **change)
+    with pytest.raises(ArtifactError, match=line) as raised:
+        read_head(tmp_path, facts)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["fc.weight", "layers.1.self_attn.q_norm.weight", "lm_head.weight"])
+def test_a_missing_or_misshapen_tensor_is_refused(facts, tmp_path, name):
+    write_vllm(tmp_path, random_block(facts), facts, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, name: tensors[name][:-1].contiguous()}, tmp_path / "model.safetensors")
+    with pytest.raises(ArtifactError, match=name):
+        read_head(tmp_path, facts)
+    del tensors[name]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ArtifactError, match=f"lacks {name}"):
+        read_head(tmp_path, facts)
+
+
+def test_a_tensor_of_a_newer_drafter_is_refused(facts, tmp_path):
+    write_vllm(tmp_path, random_block(facts), facts, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors") | {"layers.0.conv.weight": torch.zeros(2)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ArtifactError, match=r"holds unexpected tensors, layers\.0\.conv\.weight"):
+        read_head(tmp_path, facts)
