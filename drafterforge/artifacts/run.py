@@ -97,4 +97,6 @@ def artifact_run(
     path = Path(path)
     run = ArtifactRun(path, kind, target, settings, parents, overwrite, existing=None, name_key=name_key)
     existing = reuse_artifact(path, kind, overwrite=overwrite, name_key=name_key, **run.identity)
+    if existing is not None and not overwrite:
+        run.drop_staging()  # its writer may have been killed before it could
     return dataclasses.replace(run, existing=existing)

@@ -36,7 +36,7 @@ def open_staging(path: Path | str, settings: Mapping[str, Any], replace: bool = 
     with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _hold_staging(folder)
-        for leftover in folder.glob(".*.tmp-*"):
+        for leftover in folder.rglob(".*.tmp-*"):
             leftover.unlink(missing_ok=True)
         config = folder / "config.json"
         changed = reason = ""
@@ -47,7 +47,7 @@ def open_staging(path: Path | str, settings: Mapping[str, Any], replace: bool = 
         except (OSError, ValueError):
             reason = "its config.json is missing or damaged" if any(folder.iterdir()) else ""
         if changed and not replace and any(entry != config for entry in folder.iterdir()):
-            _release(folder)
+            os.close(_staging_locks.pop(folder))
             raise ArtifactError(
                 f"{folder} has unfinished work of other settings ({changed}); type overwrite=true to delete it, or "
                 f"{name_key}=OTHER to leave it"
@@ -63,15 +63,11 @@ def open_staging(path: Path | str, settings: Mapping[str, Any], replace: bool = 
 
 
 def drop_staging(path: Path | str) -> None:
-    """Delete the staging folder of a finished artifact."""
+    """Delete the staging folder of a finished artifact, unless another process works in it."""
     folder = staging_folder(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    _release(folder)
-
-
-def _release(folder: Path) -> None:
-    lock = _staging_locks.pop(folder, None)
+    lock = _staging_locks.pop(folder, None) or lock_folder(folder)
     if lock is not None:
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
