@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 from drafterforge.drafters.judging import Judgement, Truth
 from drafterforge.drafters.proposer import JudgedProposer, PromptReader
 from drafterforge.errors import ConfigError
-from drafterforge.tree.branch import expand_tree
-from drafterforge.tree.expand import Growth, Step
+from drafterforge.tree.branch import expand_with_proposals
+from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence
 from drafterforge.tree.union import Drafts, expand_widths
@@ -47,10 +47,10 @@ class TextReading(ABC):
         retrieval: RetrievalEvidence | None = None,
         proposals: bool = False,
     ) -> Tree:
-        """Trees of one drafter below roots [B]; growth, retrieval, proposals: as for `expand_tree`."""
+        """Trees of one drafter below roots [B]; growth, retrieval, proposals: as for `DrafterGroup.draft`."""
         step, logits = self.step(member, roots, shape.top_k * shape.depth), self.guesses(member, roots)
-        token_ids = self.token_ids[member]
-        return expand_tree(self.tokens[roots], logits, shape, step, token_ids, growth, retrieval, proposals)
+        grow = expand_with_proposals if proposals else expand
+        return grow(self.tokens[roots], logits, shape, step, self.token_ids[member], growth, retrieval)
 
     def drafts(
         self, member: int, roots: Tensor, top_ks: Sequence[int], truth: Tensor, score_top_k: int, branch: bool

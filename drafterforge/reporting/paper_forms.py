@@ -203,7 +203,7 @@ FORMS = (
             Line("BE: block efficiency", "efficiency"),
             Line("coverage (ours)", "coverage"),
         ),
-        ("benchmarks",),
+        ("domains", "benchmarks"),
     ),
     Form(
         "banditspec",

@@ -13,7 +13,6 @@ from torch import Tensor
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape, top_children
 from drafterforge.tree.merge import RetrievalEvidence
-from drafterforge.tree.tries import Tries
 
 
 @dataclass(frozen=True)
@@ -66,24 +65,11 @@ def expand_with_proposals(
     step: Step,
     token_ids: Tensor | None = None,
     growth: Growth | None = None,
+    retrieval: RetrievalEvidence | None = None,
 ) -> Tree:
-    """As `expand`, with `Tree.proposals`."""
+    """As `expand`, with `Tree.proposals`; trees with retrieval have them anyway."""
+    if retrieval is not None:
+        return expand(root, logits, shape, step, token_ids, growth, retrieval)
     recorder = BranchRecorder(logits, step, token_ids)
     tree = expand(root, logits, shape, recorder.recorded_step, token_ids, growth)
     return replace(tree, proposals=recorder.proposals())
-
-
-def expand_tree(
-    root: Tensor,
-    logits: Tensor,
-    shape: TreeShape,
-    step: Step,
-    token_ids: Tensor,
-    growth: Growth | None = None,
-    retrieval: RetrievalEvidence | Tries | None = None,
-    proposals: bool = False,
-) -> Tree:
-    """As `expand`.  proposals: with `Tree.proposals`, which trees with retrieval have anyway."""
-    if proposals and retrieval is None:
-        return expand_with_proposals(root, logits, shape, step, token_ids, growth)
-    return expand(root, logits, shape, step, token_ids, growth, retrieval)

@@ -113,13 +113,15 @@ def test_a_stacked_pass_judges_as_each_drafter_alone(target):
     experts = block_experts(target, 4, markov_rank=4)
     texts = [text_of(target, 14), text_of(target, 9)]
 
+    distributions = torch.randn(2, 3, len(target.head_weight)).softmax(dim=-1)
+
     def judged(members):
         group = BlockGroup(StackedBlocks(members))
         for tokens, features in texts:
             group.admit(tokens[:5], features[:4])
         following = torch.stack([tokens[5:8] for tokens, _ in texts])
         group.commit(following, torch.stack([features[4:7] for _, features in texts]), [3, 2])
-        return group.read(Truth(following, None), [15] * len(members))
+        return group.read(Truth(following, distributions), [15] * len(members))
 
     with torch.inference_mode():
         together, alone = judged(experts), [judged([expert]) for expert in experts]

@@ -21,8 +21,8 @@ from drafterforge.drafters.proposer import PromptReader, Request, SoloProposer
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
-from drafterforge.tree.branch import expand_tree
-from drafterforge.tree.expand import Growth, Step
+from drafterforge.tree.branch import expand_with_proposals
+from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask
 from drafterforge.tree.merge import RetrievalEvidence
@@ -177,8 +177,9 @@ class BlockGroup(DrafterGroup):
         proposals: bool = False,
     ) -> Tree:
         drafter, logits = self.drafters.members[member], self._draft(member, rows)
-        step, first = block_step(drafter, logits), drafter.after(logits[:, 0], root)
-        return expand_tree(root, first, shape, step, drafter.vocabulary, growth, retrieval, proposals)
+        first = drafter.after(logits[:, 0], root)
+        grow = expand_with_proposals if proposals else expand
+        return grow(root, first, shape, block_step(drafter, logits), drafter.vocabulary, growth, retrieval)
 
     def _draft(self, member: int, rows: list[int]) -> Tensor:
         """Logits of one drafter's blocks below the roots of some rows, [B', I, W]; one pass a cycle computes them."""

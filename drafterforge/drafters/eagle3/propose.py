@@ -17,8 +17,8 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.masks import Mask
-from drafterforge.tree.branch import expand_tree
-from drafterforge.tree.expand import Growth, Step
+from drafterforge.tree.branch import expand_with_proposals
+from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask, text_mask
 from drafterforge.tree.merge import RetrievalEvidence
@@ -79,11 +79,13 @@ def draft_levels(
 ) -> Tree:
     """Trees below the roots [B] from the outputs `last` [B, H]; level slots begin at `base`.
 
-    logits: of `last`, [B, W]; None: computed.  growth, retrieval, proposals: as for `expand_tree`.
+    logits: of `last`, [B, W]; None: computed.  growth, retrieval: as for `expand`.  proposals: with `Tree.proposals`,
+    which trees with retrieval have anyway.
     """
     logits = drafter.logits(last) if logits is None else logits
     step = level_step(drafter, cache, last, stable, base)
-    return expand_tree(root, logits, shape, step, drafter.token_ids, growth, retrieval, proposals)
+    grow = expand_with_proposals if proposals else expand
+    return grow(root, logits, shape, step, drafter.token_ids, growth, retrieval)
 
 
 def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable: Tensor, base: int) -> Step:
