@@ -22,9 +22,10 @@ from drafterforge.assembly.bundles import open_bundle
 from drafterforge.bundle.archive import pack, unpack
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.bundle.write import write_bundle
-from drafterforge.cli import COMMANDS, main
+from drafterforge.cli import COMMANDS
 from drafterforge.config import compose
 from drafterforge.config.catalogue import command_groups, config_keys, group_choices
+from drafterforge.config.commands import InspectConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.features import FeatureSet
@@ -33,6 +34,7 @@ from drafterforge.drafters.retrieval.model import Datastore
 from drafterforge.errors import DrafterforgeError
 from drafterforge.interop.published_heads import read_head
 from drafterforge.interop.sglang.layout import write_sglang
+from drafterforge.pipelines import inspect
 from drafterforge.prompts.files import read_tasks, read_yaml
 from drafterforge.replay.trace import open_traces
 from drafterforge.router.router import Router
@@ -57,7 +59,7 @@ SERVER_S = 5.0  # longest wait for an answer of the server
 
 
 class RefusedError(DrafterforgeError):
-    """A command ended with exit code 2 and one line, or a server answered 4xx."""
+    """A server answered 4xx, or closed the connection."""
 
 
 @cache
@@ -184,17 +186,9 @@ def manifests(folder: Path) -> Reader:
             content.pop("digest", None)
             digest = hashlib.sha256(canonical_json(content)).hexdigest()
             (path / MANIFEST).write_text(json.dumps({**content, "digest": digest}))
-        command("inspect", str(path), f"runs_dir={folder / 'runs'}")
+        inspect.run(InspectConfig(path=str(path), runs_dir=str(folder / "runs")))
 
     return several_files("manifests", path, [MANIFEST], keys_of(path / MANIFEST), read)
-
-
-def command(*arguments: str) -> None:
-    """Run a command in this process; RefusedError if it ends with exit code 2."""
-    code = main(list(arguments))
-    if code == 2:
-        raise RefusedError("exit code 2")
-    assert code == 0, code
 
 
 def overrides(folder: Path) -> Reader:
