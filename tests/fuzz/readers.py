@@ -79,9 +79,9 @@ def several_files(
     originals = {file: (folder / file).read_bytes() for file in files}
     texts = [number for number, file in enumerate(files) if file.endswith(".json")]
 
-    def mutate(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    def mutate(data: bytes, chance: random.Random, seeds: Sequence[bytes]) -> bytes:
         change = MUTATIONS.get(Path(files[data[0]]).suffix, mutate_bytes)
-        return data[:1] + change(data[1:], chance, [other[1:] for other in others if other[0] != data[0]])
+        return data[:1] + change(data[1:], chance, [seed[1:] for seed in seeds if seed[0] != data[0]])
 
     def read(data: bytes) -> None:
         file = files[data[0]]
@@ -378,12 +378,12 @@ def requests(folder: Path) -> Reader:
     seeds = [post("/v1/completions", plain), post("/v1/chat/completions", chat)]
     seeds += [get.format(path).encode() for path in ("/v1/models", "/health", "/metrics", "/v1/models/tiny")]
 
-    def mutate(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    def mutate(data: bytes, chance: random.Random, seeds: Sequence[bytes]) -> bytes:
         head, _, body = data.partition(b"\r\n\r\n")
         if body and chance.random() < 0.6:
             path = "/v1/completions" if b"/v1/completions" in head else "/v1/chat/completions"
             return post(path, json.loads(mutate_json(body, chance)))
-        return mutate_bytes(data, chance, others)
+        return mutate_bytes(data, chance, seeds)
 
     limits = {"max_body_bytes": 20_000, "max_new_tokens": 8, "read_timeout_s": 0.05, "timeout_s": 3.0}
     server = ExitStack()  # never closed: it runs until the process ends
