@@ -193,11 +193,13 @@ def _work(
     for stream in (1, 2):
         os.dup2(null, stream)
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
-    count, watch, code = Count(reader.name), Watch(), 0
+    count, watch, code, parent = Count(reader.name), Watch(), 0, os.getppid()
     number = begin
 
     def read(data: bytes) -> None:
         nonlocal number
+        if os.getppid() != parent:
+            os._exit(1)
         if number >= end:
             return
         heartbeat[:8] = number.to_bytes(8, "little")
