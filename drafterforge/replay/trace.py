@@ -95,11 +95,14 @@ class TraceSpec:
     @staticmethod
     def of(manifest: Manifest) -> TraceSpec:
         """The spec in the manifest of a traces artifact."""
-        spec = parse_as(_SpecJson, manifest.config.get("recorded"), f"manifest of traces {manifest.name}: recorded")
-        numbers = [*spec.top_ks, spec.depth, spec.told]
+        content = manifest.config.get("recorded")
+        if isinstance(content, dict):
+            content = {{"told": "score_top_k"}.get(key, key): value for key, value in content.items()}
+        spec = parse_as(_SpecJson, content, f"manifest of traces {manifest.name}: recorded")
+        numbers = [*spec.top_ks, spec.depth, spec.score_top_k]
         if not spec.drafters or not spec.top_ks or not all(1 <= number <= MAX_SIZE for number in numbers):
             raise ArtifactError(f"traces {manifest.name} are damaged ({shorten(spec)}); {AGAIN}")
-        return TraceSpec(tuple(spec.drafters), tuple(spec.top_ks), spec.depth, spec.told)
+        return TraceSpec(tuple(spec.drafters), tuple(spec.top_ks), spec.depth, spec.score_top_k)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class _SpecJson:
     drafters: list[str]
     top_ks: list[int]
     depth: int
-    told: int
+    score_top_k: int  # called `told` in files
 
 
 @dataclass(frozen=True)
