@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help format check rooms unit test docs quickstart
+.PHONY: help format check rooms unit test fuzz faults soak docs quickstart
 
 help:  ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  %-11s %s\n", $$1, $$2}'
@@ -23,6 +23,21 @@ unit:  # the tests that take seconds
 
 test:  ## Run all tests
 	python -m pytest -n 2
+
+FUZZ = 10000
+fuzz:  ## Open malformed files and requests: FUZZ=10000 of each kind
+	mkdir -p build
+	PYTHONPATH=.:scripts python -m tests.fuzz --count $(FUZZ) --json build/fuzz.json
+
+KILLS = 200
+faults:  ## Kill and hinder long commands KILLS=200 times, type them again, and compare
+	mkdir -p build
+	PYTHONPATH=.:scripts python -m tests.faults --kills $(KILLS) --json build/faults.json
+
+MINUTES = 30
+soak:  ## Send mixed requests to a server for MINUTES=30
+	mkdir -p build
+	python scripts/soak.py --minutes $(MINUTES) --json build/soak.json
 
 docs:  ## Build the documentation site in build/site
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict

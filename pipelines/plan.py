@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from rich.table import Table
 
-from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.config.commands import PrepareDataConfig
+from drafterforge.config.hints import plain_value
 from drafterforge.config.plan import THIS, PlanConfig, PlannedCommand
 from drafterforge.config.progress import say, table_console
-from drafterforge.errors import ConfigError
+from drafterforge.errors import CheckFailedError
+from drafterforge.evaluation.fitting import DISK, Estimate, Fitter, scaled
 from drafterforge.evaluation.load_warning import warn_if_busy
+from drafterforge.evaluation.planned_devices import find_devices, free_room
 from drafterforge.evaluation.planning import (
     DeviceRates,
-    Room,
+    Devices,
     Stage,
     duration,
     estimate_stages,
     measure_device,
-    misfits,
     peak_disk,
+    share_out,
     size,
 )
-from drafterforge.evaluation.stage_trials import (
-    free_memory,
-    run_trials,
-)
-from drafterforge.evaluation.trial_workload import (
-    assumed_workload,
-)
+from drafterforge.evaluation.stage_trials import run_trials
+from drafterforge.evaluation.trial_workload import assumed_workload, resized
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.load import load_target
 from drafterforge.targets.shape import ModelShape, find_config, is_local
-from drafterforge.training.launch import local_devices
 
 Config = PlanConfig  # of the device; `PlannedCommand` also has the config of the command that is planned
 ESTIMATED = (
@@ -44,19 +42,53 @@ ESTIMATED = (
 )
 
 
+@dataclass(frozen=True)
+class Plan:
+    """Estimates of a command's stages with any settings, and the source of the figures."""
+
+    estimate: Estimate
+    source: str
+    answered: bool = False  # whether the answers exist
+
+
 def run(planned: PlannedCommand) -> None:
-    if stream := planned.config.data.stream:
-        raise ConfigError(
-            f"plan does not cover data.stream={stream}, whose disk is bounded by data.stream_gb; leave it out to plan "
-            "answers and features made here"
-        )
     shape = ModelShape.read(find_config(planned.target))
     device = choose_device(planned.target.device)
     dtype = choose_dtype(planned.target.dtype, device)
-    weights = shape.num_weights * dtype.itemsize
     room = free_room(planned, device)
-    stages, source = make_plan(planned, shape, device, dtype, room)
-    title = f"drafterforge {planned.name} with {planned.target.folder_name}, {size(weights)} of weights, on {source}"
+    devices = find_devices(planned, device, room)
+    plan = make_plan(planned, shape, device, dtype, devices)
+    weights = size(shape.num_weights * dtype.itemsize)
+    print_stages(
+        plan.estimate(planned.config, dtype.itemsize),
+        f"drafterforge {planned.name} with {planned.target.folder_name}, {weights} of weights, on {plan.source}",
+    )
+    if devices.total > 1:
+        owner = "all processes of a machine" if devices.host else "each device"
+        print(f"times: one device, though {devices.total} share the micro-batches of a step; memory: {owner}")
+    fitter = Fitter(plan.estimate, shape, dtype.itemsize, devices, room, plan.answered)
+    problems = fitter.misfits(planned.config, {})
+    if not problems:
+        fits = f"fits: {size(room.disk)} of disk and {size(room.memory)} of memory are free"
+        print(f"{fits}; next: {planned.with_settings()}")
+        return
+    for misfit in problems:
+        free = f"{size(room.disk)} free in {planned.runs_dir}" if misfit.what == DISK else f"{size(room.memory)} free"
+        print(f"does not fit: {misfit}, {free}")
+    settings, left = fitter.search(planned.config)
+    if left:
+        least = "; ".join(f"{misfit} at least" for misfit in left)
+        print(f"no setting that plan tries makes it fit: {least}; {left[0].remedy} is needed")
+    else:
+        typed = planned.with_settings(*(f"{key}={plain_value(value)}" for key, value in settings.items()))
+        print(f"estimated to fit: {typed}")
+        if "target.device_map" in settings:
+            print("with target.device_map=auto, layers wait on other GPUs, in memory or on disk; times are longer")
+    raise CheckFailedError(f"{planned.name} does not fit")
+
+
+def print_stages(stages: Sequence[Stage], title: str) -> None:
+    """A table of the stages, and what they take together."""
     table = Table(title=title, title_justify="left")
     for heading in ("stage", "time", "tokens", "disk", "memory", "derivation"):
         table.add_column(heading)
@@ -68,24 +100,28 @@ def run(planned: PlannedCommand) -> None:
     lasting = sum(stage.lasting for stage in stages)
     seconds, memory = sum(stage.seconds for stage in stages), max(stage.memory for stage in stages)
     disk = f"disk {size(peak_disk(stages))} at the peak, {size(lasting)} stay"
-    print(f"in all: at most {duration(seconds)}; {disk}; memory {size(memory)}")
-    problems = misfits(planned, stages, room, shape, weights)
-    fits = f"fits: {size(room.disk)} of disk and {size(room.memory)} of memory are free"
-    if (number := num_devices(planned)) > 1:
-        print(f"times and memory are those of one device; {number} devices share the micro-batches of a step")
-    print("\n".join(problems) if problems else f"{fits}; next: {planned.with_settings()}")
+    print(f"in all: about {duration(seconds)}; {disk}; memory {size(memory)}")
 
 
 def make_plan(
-    planned: PlannedCommand, shape: ModelShape, device: torch.device, dtype: torch.dtype, room: Room
-) -> tuple[list[Stage], str]:
-    """The stages, and what their figures come from: trials where the target is here and fits, else rates."""
+    planned: PlannedCommand, shape: ModelShape, device: torch.device, dtype: torch.dtype, devices: Devices
+) -> Plan:
+    """Estimates by trials where the target is here and fits, else by rates."""
     cfg, device_config = planned.config, planned.device
-    here = device_config.name == THIS and device_config.bandwidth_gb_s is None
-    if here and is_local(planned.target) and shape.num_weights * dtype.itemsize < room.memory / 2:
+    weights = shape.num_weights * dtype.itemsize
+    if planned.is_here and is_local(planned.target) and weights < devices.memory / 2:
         warn_if_busy()
         say("plan: trying each stage for some seconds")
-        return run_trials(cfg, load_target(cfg.target), shape, train), f"{describe_device(device)}, by trials"
+        trials = run_trials(cfg, load_target(cfg.target), shape, train)
+
+        def rough(changed: PrepareDataConfig, number_bytes: int) -> list[Stage]:
+            work = resized(trials.work, changed)
+            return estimate_stages(changed, shape, DeviceRates(1.0, 1.0, ""), number_bytes, work, devices)
+
+        stages = share_out(trials.stages, cfg, devices, weights)
+        return Plan(
+            scaled(stages, rough, cfg, dtype.itemsize), f"{describe_device(device)}, by trials", trials.answered
+        )
     if device_config.bandwidth_gb_s is not None and device_config.tflops is not None:
         name = f"{device_config.name}, " if device_config.name != THIS else ""
         source = f"{name}{device_config.bandwidth_gb_s:g} GB/s and {device_config.tflops:g} TFLOP/s"
@@ -93,21 +129,11 @@ def make_plan(
     else:
         rates = measure_device(device, dtype if has_matrix_unit(device.type) else torch.float32)
     print(ESTIMATED)
-    return estimate_stages(cfg, shape, rates, dtype.itemsize, assumed_workload(cfg)), rates.source
+    answers = artifact_dir(planned.runs_dir, planned.target.folder_name, "answers", cfg.name or cfg.domain.name)
+    if getattr(cfg, "answers", ()) or answers.exists():
+        print("Without trials, plan reads no artifacts: these are the figures of a first run, answers included.")
 
+    def estimate(changed: PrepareDataConfig, number_bytes: int) -> list[Stage]:
+        return estimate_stages(changed, shape, rates, number_bytes, assumed_workload(changed), devices)
 
-def num_devices(planned: PlannedCommand) -> int:
-    """Devices on which the command trains."""
-    cfg = planned.config
-    if not isinstance(cfg, TrainDrafterConfig):
-        return 1
-    return local_devices(cfg.trainer, cfg.target.device) * (cfg.trainer.num_nodes or 1)
-
-
-def free_room(planned: PlannedCommand, device: torch.device) -> Room:
-    """Free memory of the device and free disk at runs_dir, or what the user says of another device."""
-    device_config, folder = planned.device, Path(planned.runs_dir).resolve()
-    while not folder.exists():
-        folder = folder.parent
-    memory = device_config.memory_gb * 1e9 if device_config.memory_gb else free_memory(device)
-    return Room(memory, device_config.disk_gb * 1e9 if device_config.disk_gb else shutil.disk_usage(folder).free)
+    return Plan(estimate, rates.source)

@@ -55,14 +55,16 @@ def main() -> int:
 
 def estimate(typed: list[str]) -> dict:
     """The stages that `plan` prints, as numbers."""
-    from drafterforge.pipelines.plan import free_room, make_plan
+    from drafterforge.evaluation.planned_devices import find_devices, free_room
+    from drafterforge.pipelines.plan import make_plan
     from drafterforge.targets.device import choose_dtype
     from drafterforge.targets.shape import ModelShape, find_config
 
     planned = read_config("plan", ["train-drafter", *typed])
     shape, device = ModelShape.read(find_config(planned.target)), choose_device(planned.target.device)
     dtype = choose_dtype(planned.target.dtype, device)
-    stages, _ = make_plan(planned, shape, device, dtype, free_room(planned, device))
+    devices = find_devices(planned, device, free_room(planned, device))
+    stages = make_plan(planned, shape, device, dtype, devices).estimate(planned.config, dtype.itemsize)
     seconds = {stage.name: stage.seconds for stage in stages}
     seconds["answers"] += seconds.pop("start")  # the answers begin when the target is loaded
     memory = max(stage.memory for stage in stages)

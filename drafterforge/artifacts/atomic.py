@@ -10,29 +10,67 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.manifest import plain_json
 from drafterforge.errors import ArtifactError
 
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+FILE_LIMIT = "a file exceeds the limit on file sizes (ulimit -f, or the file system's)"
+_DISK_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk is full", errno.EFBIG: FILE_LIMIT}
+_WORDS = {  # safetensors and arrow wrap the system's error in their own
+    "No space left on device": "the disk is full",
+    "Disk quota exceeded": "the disk is full",
+    "os error 28": "the disk is full",
+    "File too large": FILE_LIMIT,
+    "os error 27": FILE_LIMIT,
+}
 
 
-def write_bytes_atomic(path: Path, data: bytes | memoryview) -> None:
-    """Write a file that is either complete or absent, even after a power failure."""
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yields a path to write, which becomes the file at `path` when the block ends: complete, or not at all.
+
+    The content is on the disk before the name is, so that a power failure leaves the old file or the new one.  Files
+    that killed writers have left are deleted.
+    """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
     with report_write_errors(path):
+        delete_stale(path)
+        temporary.touch()
+        lock = lock_folder(temporary)
         try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
+            yield temporary
+            with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+            if lock is not None:
+                os.close(lock)
+
+
+def delete_stale(path: Path, roles: Sequence[str] = ("tmp",)) -> None:
+    """Delete what dead writers of `path` have left beside it: siblings `.NAME.ROLE-*` that nobody locks."""
+    for role in roles:
+        for stale in path.parent.glob(f".{escape(path.name)}.{role}-*"):
+            lock = lock_folder(stale)
+            if lock is None:
+                continue
+            if stale.is_dir():
+                shutil.rmtree(stale, ignore_errors=True)
+            else:
+                stale.unlink(missing_ok=True)
+            os.close(lock)
+
+
+def write_bytes_atomic(path: Path, data: bytes | memoryview) -> None:
+    """Write a file that is either complete or absent, even after a power failure."""
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def save_json_atomic(path: Path, value: Any) -> None:
@@ -90,13 +128,19 @@ def report_full_disk(path: Path) -> Iterator[None]:
     except ArtifactError:
         raise
     except Exception as error:
-        full = isinstance(error, OSError) and error.errno in _DISK_FULL
-        if not full and "No space left on device" not in str(error):
+        if (reason := full_disk(error)) is None:
             raise
         raise ArtifactError(
-            f"the disk is full: cannot write {path}; free some space and type the same command "
+            f"{reason}: cannot write {path}; free some space and type the same command "
             "again, or type runs_dir=FOLDER on another disk"
         ) from error
+
+
+def full_disk(error: BaseException) -> str | None:
+    """Why an error stands for a file that the disk, or a limit, has no room for; None if it does not."""
+    reason = _DISK_FULL.get(error.errno) if isinstance(error, OSError) and error.errno is not None else None
+    text = str(error)
+    return reason or next((reason for words, reason in _WORDS.items() if words in text), None)
 
 
 @contextlib.contextmanager

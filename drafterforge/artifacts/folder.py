@@ -12,10 +12,12 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import (
+    delete_stale,
     file_sha256,
     lock_folder,
     report_full_disk,
@@ -171,6 +173,8 @@ def reuse_artifact(
         if overwrite:
             return None
         raise
+    with contextlib.suppress(OSError):  # a folder that cannot be written has no leftovers of ours
+        _clear_stale(path)
     return manifest
 
 
@@ -179,7 +183,7 @@ def restore_interrupted(path: Path | str) -> None:
     path = Path(os.path.abspath(path))
     if path.exists():
         return
-    for aside in sorted(path.parent.glob(f".{_glob_escape(path.name)}.old-*")):
+    for aside in sorted(path.parent.glob(f".{escape(path.name)}.old-*")):
         lock = lock_folder(aside)
         if lock is not None:
             with contextlib.suppress(OSError):
@@ -269,13 +273,7 @@ def refuse_to_overwrite(path: Path, replace: bool, marker: str = MANIFEST, name_
 def _clear_stale(path: Path) -> None:
     """Delete temporary folders of `path` whose writers are dead: they are not locked."""
     restore_interrupted(path)
-    escaped = _glob_escape(path.name)
-    for pattern in (f".{escaped}.tmp-*", f".{escaped}.old-*"):
-        for stale in path.parent.glob(pattern):
-            lock = lock_folder(stale)
-            if lock is not None:
-                shutil.rmtree(stale, ignore_errors=True)
-                os.close(lock)
+    delete_stale(path, ("tmp", "old"))
 
 
 def _sibling(path: Path, role: str) -> Path:
@@ -299,7 +297,3 @@ def _target_hint(manifest: Manifest, target: str | None) -> str:
     if target is None or target == manifest.target:
         return f"type `{command} overwrite=true` to make it again for this target"
     return f"type target={manifest.target}, or `{command}` to make one for this target"
-
-
-def _glob_escape(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

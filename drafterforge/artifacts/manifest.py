@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import zip_longest
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from drafterforge import __version__
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, quote, shorten
 
 MANIFEST = "manifest.json"
+MAX_BYTES = 64 << 20  # of the file; one that names 100,000 files has 13 MiB
 SCHEMA_VERSION = 1  # incremented when older code would misread a manifest
 
 _TYPES = {
@@ -57,9 +58,9 @@ def canonical_json(value: Any) -> bytes:
 
 
 def first_difference(stored: Any, current: Any, key: str = "") -> str:
-    """One line about the first key whose stored and current values differ; empty if none does."""
+    """One line about the first key whose stored and current values differ, `kind` first; empty if none does."""
     if isinstance(stored, dict) and isinstance(current, dict):
-        for name in sorted(stored.keys() | current.keys()):
+        for name in sorted(stored.keys() | current.keys(), key=lambda name: (name != "kind", name)):
             line = first_difference(stored.get(name), current.get(name), f"{key}.{name}" if key else name)
             if line:
                 return line
@@ -117,11 +118,14 @@ class Manifest:
         """The manifest of an artifact folder; ArtifactError if it is damaged or of a newer schema version."""
         path = Path(folder) / MANIFEST
         try:
+            if path.stat().st_size > MAX_BYTES:
+                raise ArtifactError(_damaged(path, f"it has more than {MAX_BYTES:,} bytes"))
             content = json.loads(path.read_bytes())
+            json.dumps(content, ensure_ascii=False).encode()  # fails on half of a surrogate pair
         except OSError as error:
-            raise ArtifactError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise ArtifactError(_damaged(path, "it is not JSON")) from error
+            raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error
+        except (ValueError, RecursionError) as error:
+            raise ArtifactError(_damaged(path, "it is not JSON, or nested too deeply")) from error
         if not isinstance(content, dict):
             raise ArtifactError(_damaged(path, "it is not a JSON object"))
         version = content.get("schema_version")
@@ -134,17 +138,32 @@ class Manifest:
         digest = content.pop("digest", None)
         keys = {field.name for field in fields(cls)}
         if set(content) != keys:
-            raise ArtifactError(_damaged(path, f"missing or unknown keys: {', '.join(sorted(keys ^ set(content)))}"))
+            odd = shorten(", ".join(sorted(keys ^ set(content))))
+            raise ArtifactError(_damaged(path, f"missing or unknown keys: {odd}"))
         for key, kind in _TYPES.items():
             if not isinstance(content[key], kind):
                 raise ArtifactError(_damaged(path, f"{key} is not of type {kind.__name__}"))
         for name, entry in content["files"].items():
-            if not isinstance(entry, dict) or set(entry) != {"sha256", "bytes"}:
-                raise ArtifactError(_damaged(path, f"files.{name} must have the keys sha256 and bytes"))
+            if not _is_entry(entry, {"sha256": str, "bytes": int}):
+                raise ArtifactError(
+                    _damaged(path, f"files.{shorten(name)} must have a text sha256 and a number of bytes")
+                )
+            if PurePosixPath(name).is_absolute() or not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
+                raise ArtifactError(_damaged(path, f"{quote(name)} is no path inside the folder"))
+        for entry in content["parents"]:
+            if not _is_entry(entry, {"kind": str, "name": str, "sha256": str}):
+                raise ArtifactError(
+                    _damaged(path, "each of its parents must have a kind, a name and a sha256, as text")
+                )
         manifest = cls(**content)
         if manifest.digest != digest:
             raise ArtifactError(_damaged(path, "its content does not match its digest"))
         return manifest
+
+
+def _is_entry(value: Any, keys: Mapping[str, type]) -> bool:
+    """Whether a value is an object with exactly these keys, of these types."""
+    return isinstance(value, dict) and value.keys() == keys.keys() and all(type(value[k]) is keys[k] for k in keys)
 
 
 def _damaged(path: Path, reason: str) -> str:

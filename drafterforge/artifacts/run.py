@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ class ArtifactRun:
     parents: Sequence[Manifest]
     overwrite: bool
     existing: Manifest | None  # the artifact at `path`, if it was made with these settings
+    name_key: str = "name"  # that a user types to give the artifact another name
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -47,11 +49,11 @@ class ArtifactRun:
         return staging_folder(self.path)
 
     def stage(self, **more: Any) -> Path:
-        """The staging folder, emptied if it was started with other settings.
+        """The staging folder; work of other settings in it raises ArtifactError, or is deleted with `overwrite`.
 
         more: further values that determine the content of the shards.
         """
-        return open_staging(self.path, {**self.identity, **more})
+        return open_staging(self.path, {**self.identity, **more}, replace=self.overwrite, name_key=self.name_key)
 
     @contextlib.contextmanager
     def write(self, metrics: dict[str, Any] | None = None) -> Iterator[Path]:
@@ -93,6 +95,8 @@ def artifact_run(
     `overwrite` it is replaced instead.
     """
     path = Path(path)
-    run = ArtifactRun(path, kind, target, settings, parents, overwrite, existing=None)
+    run = ArtifactRun(path, kind, target, settings, parents, overwrite, existing=None, name_key=name_key)
     existing = reuse_artifact(path, kind, overwrite=overwrite, name_key=name_key, **run.identity)
-    return ArtifactRun(path, kind, target, settings, parents, overwrite, existing)
+    if existing is not None and not overwrite:
+        run.drop_staging()  # its writer may have been killed before it could
+    return dataclasses.replace(run, existing=existing)

@@ -26,23 +26,32 @@ def staging_folder(path: Path | str) -> Path:
     return path.parent / f".{path.name}.partial"
 
 
-def open_staging(path: Path | str, settings: Mapping[str, Any]) -> Path:
+def open_staging(path: Path | str, settings: Mapping[str, Any], replace: bool = True, name_key: str = "name") -> Path:
     """The locked staging folder of `path`, emptied if it was started with other settings.
 
-    Raises ArtifactError if another process works in it.
+    replace: without it, work of other settings raises ArtifactError instead.  name_key: the key that a user types to
+    give the artifact another name.  Raises ArtifactError, too, if another process works in the folder.
     """
     folder, settings = staging_folder(path), plain_json(settings)
     with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _hold_staging(folder)
-        for leftover in folder.glob(".*.tmp-*"):
+        for leftover in folder.rglob(".*.tmp-*"):
             leftover.unlink(missing_ok=True)
         config = folder / "config.json"
+        changed = reason = ""
         try:
             stored = json.loads(config.read_bytes())
-            reason = first_difference(with_present_keys(stored), settings) if isinstance(stored, dict) else "damaged"
+            changed = first_difference(with_present_keys(stored), settings) if isinstance(stored, dict) else ""
+            reason = changed if isinstance(stored, dict) else "damaged"
         except (OSError, ValueError):
             reason = "its config.json is missing or damaged" if any(folder.iterdir()) else ""
+        if changed and not replace and any(entry != config for entry in folder.iterdir()):
+            os.close(_staging_locks.pop(folder))
+            raise ArtifactError(
+                f"{folder} has unfinished work of other settings ({changed}); type overwrite=true to delete it, or "
+                f"{name_key}=OTHER to leave it"
+            )
         if reason:
             log.warning("%s was started with other settings (%s): starting from the beginning", folder, reason)
             config.unlink(missing_ok=True)  # first: a killed clean-up must not look resumable
@@ -54,11 +63,11 @@ def open_staging(path: Path | str, settings: Mapping[str, Any]) -> Path:
 
 
 def drop_staging(path: Path | str) -> None:
-    """Delete the staging folder of a finished artifact."""
+    """Delete the staging folder of a finished artifact, unless another process works in it."""
     folder = staging_folder(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    lock = _staging_locks.pop(folder, None)
+    lock = _staging_locks.pop(folder, None) or lock_folder(folder)
     if lock is not None:
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 

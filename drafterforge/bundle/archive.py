@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from drafterforge.artifacts.atomic import file_sha256, report_write_errors, sync_folder
+from drafterforge.artifacts.atomic import atomic_file, file_sha256, report_write_errors
 from drafterforge.artifacts.folder import write_folder
 from drafterforge.artifacts.json_input import MAX_BYTES
 from drafterforge.bundle.files import check_files, check_name
@@ -32,21 +32,14 @@ def pack(folder: Path, to: Path) -> str:
     """
     record = read_record(folder)
     check_files(folder, record)
-    temporary = to.with_name(f".{to.name}.tmp-{os.getpid()}")
     with report_write_errors(to):
         to.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with tarfile.open(temporary, "w", format=FORMAT) as tar:
-                for name in (BUNDLE, *sorted(record.files)):
-                    with open(folder / name, "rb") as file:
-                        tar.addfile(tar_header(name, os.fstat(file.fileno()).st_size), file)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            digest = file_sha256(temporary)
-            os.replace(temporary, to)
-            sync_folder(to.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with atomic_file(to) as temporary:
+        with tarfile.open(temporary, "w", format=FORMAT) as tar:
+            for name in (BUNDLE, *sorted(record.files)):
+                with open(folder / name, "rb") as file:
+                    tar.addfile(tar_header(name, os.fstat(file.fileno()).st_size), file)
+        digest = file_sha256(temporary)
     return digest
 
 

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 
+from drafterforge.artifacts.atomic import full_disk
 from drafterforge.errors import CheckFailedError, DrafterforgeError, RankLostError, Terminated
 from drafterforge.training.launch import RANK_LOST
 
@@ -37,13 +38,13 @@ def message_line(error: BaseException, writing: str | None, resumes: bool) -> st
     if any(isinstance(e, KeyboardInterrupt) for e in chain):
         verb = "terminated" if any(isinstance(e, Terminated) for e in chain) else "interrupted"
         return verb + ("; finished work is kept; type the same command to continue" if resumes else "")
-    full = [e for e in chain if _disk_is_full(e)]
+    full = [e for e in chain if full_disk(e)]
     if full:
         _drop_stdout_if_full()
         filenames = [e.filename for e in full if getattr(e, "filename", None)]
         path = os.fsdecode(filenames[0]) if filenames else writing
         where = f"while writing {path}" if path else "while writing"
-        return f"the disk is full {where}; free some space and type the same command again"
+        return f"{full_disk(full[0])} {where}; free some space and type the same command again"
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{error.strerror}: {error.filename or writing}"
     # Libraries that call our code raise their own error `from` ours.
@@ -56,13 +57,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _disk_is_full(error: BaseException) -> bool:
-    # safetensors and arrow wrap the system's error in their own, so the message is searched too.
-    code = getattr(error, "errno", None)
-    words = ("No space left on device", "Disk quota exceeded", "os error 28")
-    return code in (errno.ENOSPC, errno.EDQUOT) or any(w in str(error) for w in words)
 
 
 def _flatten(error: BaseException) -> str:

@@ -43,5 +43,10 @@ def _planned(overrides: list[str]) -> plan.PlannedCommand:
     row = COMMANDS[name]
     of_device = [override for override in overrides[1:] if override.partition("=")[0].split(".")[0] == "device"]
     typed = [override for override in overrides[1:] if override not in of_device]
+    if (number := len(split_drafters(row, typed))) > 1:
+        raise ConfigError(
+            f"plan takes one drafter, got lists of {number}; type one entry of each list, as `drafterforge plan {name} "
+            "domain=sql drafter=lora`: experts that are trained together take at most the sum of their times"
+        )
     device = load_config("plan", plan.PlanConfig, of_device).device
     return plan.PlannedCommand(name, typed, load_config(row.name, row.config, typed), device)

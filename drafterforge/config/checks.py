@@ -11,7 +11,8 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
-    require(value in choices, f"{key} must be one of {', '.join(choices)}, got {value!r}")
+    names = ", ".join(choice or "empty" for choice in choices)
+    require(value in choices, f"{key} must be one of {names}, got {value!r}")
 
 
 def require_at_least(key: str, value: float | None, least: float) -> None:

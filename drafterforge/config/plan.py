@@ -51,6 +51,13 @@ class PlannedCommand:
     config: PrepareDataConfig
     device: DeviceConfig
 
+    def __post_init__(self) -> None:
+        require(
+            not self.config.data.stream,
+            f"plan does not cover data.stream={self.config.data.stream}, whose disk is bounded by data.stream_gb; "
+            "leave it out to plan answers and features made here",
+        )
+
     @property
     def target(self) -> TargetConfig:
         return self.config.target
@@ -58,6 +65,11 @@ class PlannedCommand:
     @property
     def runs_dir(self) -> str:
         return self.config.runs_dir
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is planned for this device."""
+        return self.device.name == THIS and self.device.bandwidth_gb_s is None
 
     def with_settings(self, *settings: str) -> str:
         """The command with further settings, as typed in a shell."""

@@ -61,7 +61,6 @@ def prepare_answers(
     digest = _digest(conversations)
     run = artifact_run(path, "answers", target, config, overwrite=overwrite)
     if run.existing is not None and _matches_prompts(run.existing, digest, path, overwrite):
-        run.drop_staging()
         return AnswerSet(path, run.existing)
 
     limits = [data.answers, data.max_prompt_tokens, data.max_new_tokens, data.temperature]
@@ -96,6 +95,24 @@ def prepare_answers(
         save_json_atomic(folder / "stats.json", stats)
         metrics |= stats
     return AnswerSet.open(path, target.fingerprint, verify=False)
+
+
+def existing_answers(
+    prompts: Mapping[str, Sequence[Prompt]],
+    *,
+    tokenizer: Any,
+    data: DataConfig,
+    path: Path,
+    target: NamedTarget,
+    config: Mapping[str, Any],
+    overwrite: bool,
+) -> AnswerSet | None:
+    """The artifact that `prepare_answers` would reuse; None if it would answer.  ArtifactError as it raises them."""
+    run = artifact_run(path, "answers", target, config, overwrite=overwrite)
+    if run.existing is None:
+        return None
+    digest = _digest([c for split in SPLITS for c in encode_prompts(tokenizer, split, prompts, data)])
+    return AnswerSet(path, run.existing) if _matches_prompts(run.existing, digest, path, overwrite) else None
 
 
 # --- conversations -------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.errors import ArtifactError, shorten
 
 SPLITS = ("train", "val", "test")
 
@@ -63,6 +64,40 @@ def encode_shard(answers: Sequence[tuple[int, Answer]]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def read_shard(path: Path) -> pa.Table:
+    """The rows of an Arrow stream, memory-mapped; ArtifactError unless they are what `encode_shard` writes.
+
+    Arrow trusts the offsets in a file, so a forged one would make it read any memory.
+    """
+    try:
+        with pa.ipc.open_stream(pa.memory_map(str(path))) as stream:
+            schema = stream.schema
+            if not schema.equals(_SCHEMA):
+                raise _damaged(path, f"its columns are {shorten(schema.to_string(show_field_metadata=False))}")
+            table = stream.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(path, shorten(error)) from None
+    if empty := [name for name in _SCHEMA.names if table.column(name).null_count]:
+        raise _damaged(path, f"{empty[0]} has empty cells")
+    if not len(table):
+        return table
+    ids, mask = table.column("input_ids"), table.column("loss_mask")
+    lengths = pc.list_value_length(ids)
+    if not lengths.equals(pc.list_value_length(mask)):
+        raise _damaged(path, "input_ids and loss_mask differ in length")
+    if pc.list_flatten(ids).null_count or pc.list_flatten(mask).null_count:
+        raise _damaged(path, "a token is empty")
+    prompts = table.column("prompt_tokens")
+    if pc.any(pc.or_(pc.less(prompts, 0), pc.greater(prompts, lengths))).as_py():
+        raise _damaged(path, "prompt_tokens is beyond the tokens")
+    return table
+
+
+def _damaged(path: Path, reason: str) -> ArtifactError:
+    return ArtifactError(f"{path} is damaged ({reason}); type `drafterforge prepare-data overwrite=true`")
+
+
 class Rows(Sequence[Answer]):
     """A lazy sequence of answers; a slice is a list."""
 
@@ -84,7 +119,7 @@ class AnswerRows(Rows):
     """The answers of one split in the order of its prompts, memory-mapped."""
 
     def __init__(self, shards: Sequence[Path]) -> None:
-        tables = [pa.ipc.open_stream(pa.memory_map(str(shard))).read_all() for shard in shards]
+        tables = [read_shard(shard) for shard in shards]
         self.table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
         self._order = np.argsort(self.table.column("index").to_numpy(), kind="stable")
 

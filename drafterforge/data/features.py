@@ -6,7 +6,6 @@ sequences, whose lengths are in `index.json`.  About 8 H bytes a token.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from drafterforge.artifacts.atomic import link_or_copy, report_full_disk, save_json_atomic
+from drafterforge.artifacts.atomic import atomic_file, link_or_copy, save_json_atomic
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.artifacts.run import NamedTarget, artifact_run
+from drafterforge.artifacts.run import ArtifactRun, NamedTarget, artifact_run
 from drafterforge.data.answers import Answer, AnswerSet
+from drafterforge.errors import ArtifactError, shorten
 
+MAX_INDEX_BYTES = 256 << 20  # of index.json: 30 million sequences
 SPLITS = ("train", "val")  # training never reads test answers
 
 
@@ -58,12 +60,25 @@ class OnlineFeatures:
         return lambda indices: self.capture([list(rows[i].input_ids) for i in indices])
 
 
+@dataclass(frozen=True)
+class SplitIndex:
+    """The shards of one split."""
+
+    shards: list[str]  # file names
+    lengths: list[list[int]]  # tokens of each sequence, by shard
+
+
 class FeatureSet:
     """Reads a finished `features` artifact."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
-        self.index: dict[str, dict[str, Any]] = json.loads((path / "index.json").read_text())
+        content = read_json(path / "index.json", MAX_INDEX_BYTES)
+        self.index = parse_as(dict[str, SplitIndex], content, f"{path / 'index.json'}:")
+        for name, part in self.index.items():
+            counts = [*part.lengths, *([] if len(part.shards) == len(part.lengths) else [[0]])]
+            if any(length < 1 for lengths in counts for length in lengths) or not {*part.shards} <= {*manifest.files}:
+                raise _damaged(path, f"its index lists other shards of {shorten(name)} than it holds")
 
     @staticmethod
     def open(path: Path, target_fingerprint: str) -> FeatureSet:
@@ -72,10 +87,12 @@ class FeatureSet:
 
     def reader(self, split: str) -> Callable[[list[int]], list[CachedCapture]]:
         """A function from row indices of a split to captures; shards are memory-mapped."""
-        files = [safe_open(self.path / name, "pt") for name in self.index[split]["shards"]]
-        slices = [{key: file.get_slice(key) for key in ("features", "states", "argmax")} for file in files]
+        if split not in self.index:
+            raise _damaged(self.path, f"it has no split {split}")
+        part = self.index[split]
+        slices = [_open_shard(self.path / name, sum(part.lengths[i])) for i, name in enumerate(part.shards)]
         extents: list[tuple[int, int, int]] = []
-        for shard, lengths in enumerate(self.index[split]["lengths"]):
+        for shard, lengths in enumerate(part.lengths):
             start = 0
             for length in lengths:
                 extents.append((shard, start, start + length))
@@ -128,10 +145,8 @@ def prepare_features(
 
     progress: called with tokens done and total tokens.  splits: those to capture.
     """
-    settings = {**config, "answers": answers.manifest.digest}
-    run = artifact_run(path, "features", target, settings, [answers.manifest], overwrite=overwrite)
+    run = features_run(answers, path, target, config, overwrite)
     if run.existing is not None:
-        run.drop_staging()
         return FeatureSet(path, run.existing)
     staging = run.stage(shard_rows=shard_rows)
     total = sum(int(answers.rows(split).lengths.sum()) for split in splits)
@@ -156,6 +171,14 @@ def prepare_features(
     return FeatureSet.open(path, target.fingerprint)
 
 
+def features_run(
+    answers: AnswerSet, path: Path, target: NamedTarget, config: Mapping[str, Any], overwrite: bool
+) -> ArtifactRun:
+    """The features of these answers; ArtifactError if `path` holds others."""
+    settings = {**config, "answers": answers.manifest.digest}
+    return artifact_run(path, "features", target, settings, [answers.manifest], overwrite=overwrite)
+
+
 def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
     """Write a shard atomically; float32 tensors are stored as bfloat16."""
 
@@ -168,10 +191,28 @@ def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
         "states": concatenated([capture.states for capture in captures]),
         "argmax": torch.cat([capture.argmax.cpu() for capture in captures]).to(torch.int32),
     }
-    temporary = path.with_name(f".{path.name}.tmp-0")
-    with report_full_disk(path):
+    with atomic_file(path) as temporary:
         save_file(tensors, temporary)
-        temporary.replace(path)
+
+
+def _open_shard(path: Path, tokens: int) -> dict[str, Any]:
+    """Slices of a shard's tensors; ArtifactError unless they hold this number of tokens."""
+    try:
+        file = safe_open(path, "pt")
+        slices = {key: file.get_slice(key) for key in ("features", "states", "argmax")}
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, shorten(error)) from None
+    shapes = {key: part.get_shape() for key, part in slices.items()}
+    width = shapes["states"][-1:]
+    expected = {"features": [tokens, *(3 * size for size in width)], "states": [tokens, *width], "argmax": [tokens]}
+    halves = {slices[key].get_dtype() for key in ("features", "states")} <= {"BF16", "F16"}
+    if shapes != expected or not halves or slices["argmax"].get_dtype() != "I32":
+        raise _damaged(path, f"its tensors have shapes {shorten(shapes)}, wanted {expected}")
+    return slices
+
+
+def _damaged(path: Path, reason: str) -> ArtifactError:
+    return ArtifactError(f"{path} is damaged ({reason}); type `drafterforge prepare-data overwrite=true`")
 
 
 def _is_intact(path: Path, tokens: int) -> bool:

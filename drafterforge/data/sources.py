@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.data.rows import Row
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -22,11 +22,13 @@ EXAMPLE = '{"messages": [{"role": "user", "content": "..."}]}'
 ROLES = ("system", "user", "assistant")
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 SPLITS |= {"test": "test", "eval": "test", "heldout": "test"}
+MAX_MESSAGES = 256  # of a conversation; a chat template renders it once for each
 SHUFFLE_BUFFER = 10_000  # rows of a stream
 HINT = (
     "check dataset=, dataset_config= and dataset_split=, and that the hub can be reached, "
     "or type data=jsonl path=FILE.jsonl"
 )
+SURROGATE = "\\ud"  # begins the JSON escape of half a character beyond U+FFFF
 _SHAREGPT = {"human": "user", "gpt": "assistant"}
 _COLUMNS = ("messages", "conversations", "turns", "prompt")
 _BUILDERS = {"jsonl": "json", "json": "json", "parquet": "parquet", "arrow": "arrow", "csv": "csv"}
@@ -45,6 +47,8 @@ def parse_messages(value: Any) -> tuple[dict[str, str], ...]:
     if not isinstance(value, list | tuple):
         raise ValueError(f"a {type(value).__name__}, wanted text or a list of messages")
     messages = tuple(_message(item) for item in value)
+    if len(messages) > MAX_MESSAGES:
+        raise ValueError(f"{len(messages)} messages, wanted at most {MAX_MESSAGES}")
     if not any(message["role"] == "user" for message in messages):
         raise ValueError(f"no user message among {len(messages)} messages")
     return messages
@@ -54,14 +58,14 @@ def _message(item: Any) -> dict[str, str]:
     if isinstance(item, str):
         item = {"role": "user", "content": item}
     if not isinstance(item, dict):
-        raise ValueError(f'the message {item!r:.60}, wanted {{"role": ..., "content": ...}}')
+        raise ValueError(f'the message {quote(item, 60)}, wanted {{"role": ..., "content": ...}}')
     role = item.get("role", item.get("from"))
     role = _SHAREGPT.get(role, role) if isinstance(role, str) else role
     content = item.get("content", item.get("value"))
     if role not in ROLES:
-        raise ValueError(f"the role {role!r:.60}, wanted one of {', '.join(ROLES)}")
+        raise ValueError(f"the role {quote(role, 60)}, wanted one of {', '.join(ROLES)}")
     if not isinstance(content, str) or not content.strip():
-        raise ValueError(f"the content {content!r:.60} of a {role} message, wanted text")
+        raise ValueError(f"the content {quote(content, 60)} of a {role} message, wanted text")
     return {"role": role, "content": content}
 
 
@@ -120,15 +124,23 @@ def json_lines(path: Path, parse: Callable[[dict[str, Any], int], T], example: s
             if not line.strip():
                 continue
             try:
-                record = json.loads(line.decode("utf-8-sig").rstrip())
+                text = line.decode("utf-8-sig").rstrip()
+                record = json.loads(text)
+                if SURROGATE in text.lower():  # such an escape may stand for half a character, which no file can hold
+                    json.dumps(record, ensure_ascii=False).encode()
                 if not isinstance(record, dict):
                     raise ValueError(f"a {type(record).__name__}, wanted an object like {example}")
                 yield parse(record, number)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ArtifactError(f"{path}, line {number}: {_reason(error, example)}") from error
 
 
-def _reason(error: ValueError, example: str) -> str:
+def _reason(error: Exception, example: str) -> str:
+    if isinstance(error, RecursionError):
+        return f"found values that are nested too deeply, wanted {example}"
+    if isinstance(error, UnicodeEncodeError):
+        half = ascii(error.object[error.start])
+        return f"found half a character ({half}, a surrogate without its pair), wanted Unicode text"
     if isinstance(error, UnicodeDecodeError):
         return f"found bytes that are not UTF-8 ({error.reason} at byte {error.start}), wanted JSON"
     if isinstance(error, json.JSONDecodeError):
@@ -140,7 +152,7 @@ def _jsonl_row(record: dict[str, Any], number: int, name: str) -> Row:
     names = {key: _name(record, key) for key in ("id", "task", "group", "domain", "split", "licence", "license")}
     split = names["split"]
     if split is not None and split.lower() not in SPLITS:
-        raise ValueError(f"split {split!r}, wanted train, val or test")
+        raise ValueError(f"split {quote(split)}, wanted train, val or test")
     return Row(
         messages=_jsonl_messages(record),
         source=f"{name}:{number}",
@@ -158,7 +170,7 @@ def _name(record: dict[str, Any], key: str) -> str | None:
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"{key}={value!r:.60}, wanted text")
+        raise ValueError(f"{key}={quote(value, 60)}, wanted text")
     return str(value)
 
 
@@ -184,7 +196,7 @@ def _jsonl_messages(record: dict[str, Any]) -> tuple[dict[str, str], ...]:
         return parse_messages(record["prompt"])
     if empty := [key for key in _COLUMNS if key in record]:
         raise ValueError(f"an empty {empty[0]!r}, wanted the text that is asked")
-    keys = ", ".join(sorted(record)) or "none"
+    keys = shorten(", ".join(sorted(record))) or "none"
     raise ValueError(f"no messages (keys: {keys}), wanted 'messages', 'turns' or 'prompt'")
 
 
@@ -235,7 +247,7 @@ def _cell(record: dict[str, Any], column: str) -> Any:
 def _column(column: str, record: dict[str, Any], name: str) -> str:
     if column in record or (column and _cell(record, column) is not None):
         return column
-    columns = ", ".join(record)
+    columns = shorten(", ".join(record), 300)
     if column:
         raise ArtifactError(f"data set {name!r} has no column {column!r}; type column= one of {columns}")
     for candidate in _COLUMNS:

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from drafterforge.artifacts.atomic import report_full_disk
+from drafterforge.artifacts.atomic import atomic_file
 from drafterforge.data.answers import Answer
 from drafterforge.data.features import CachedCapture, Captured
 
@@ -56,11 +56,10 @@ class CaptureSpool:
         if not self.pending:
             return
         name = hashlib.sha256("".join(sorted(self.pending)).encode()).hexdigest()[:16]
-        path, temporary = self.folder / f"{name}.safetensors", self.folder / f".{name}.tmp-0"
-        with report_full_disk(path):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{name}.safetensors"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary:
             save_file(self.pending, temporary)
-            temporary.replace(path)
         self.paths |= {name.split(".")[0]: path for name in self.pending}
         self.pending, self.tokens = {}, 0
 

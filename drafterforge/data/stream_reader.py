@@ -31,10 +31,10 @@ class StreamReader:
 
     def __init__(self, folder: Path | str, name: str, num_readers: int = 1) -> None:
         """name: of this reader, unchanged when it is started again.  num_readers: of the stream."""
-        self.folder, self.num_readers = Path(folder).expanduser(), num_readers
+        self.folder, self.num_readers = Path(folder).expanduser().absolute(), num_readers
         self.path = self.folder / READERS / f"{name}.json"
         self.sizes: dict[int, int] = {}  # bytes of the shards that were read and not released
-        self._wait(lambda: StreamRecord.read(self.folder) is not None, lambda: f"{folder} to appear")
+        self._wait(lambda: StreamRecord.read(self.folder) is not None, lambda: f"{self.folder} to appear")
         cursor = json.loads(self.path.read_text()) if self.path.exists() else {"next": 0}
         self.released = cursor["next"]
         if cursor != self._cursor(False):
@@ -124,5 +124,8 @@ class StreamReader:
             waited = time.monotonic() - began
             if waited >= next_line:
                 next_line += SAY_S
-                say_dated(f"stream: waiting for {what()} since {waited:.0f} s; its writer is a vLLM process")
+                say_dated(
+                    f"stream: waiting for {what()} since {waited:.0f} s; "
+                    "`drafterforge prepare-data data.stream=FOLDER` writes it"
+                )
             time.sleep(POLL_S)

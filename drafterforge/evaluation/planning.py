@@ -1,4 +1,4 @@
-"""What a command takes, stage by stage: seconds, tokens, disk and memory; what does not fit, and what to type instead.
+"""What a command takes, stage by stage: seconds, tokens, disk and memory.
 
 Without trials, figures follow from the target's config.json and two rates of the device: bytes read and multiplications
 done per second.  `stage_trials` replaces them by what short trials of every stage took here.
@@ -15,12 +15,14 @@ import torch
 
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.drafter import Eagle3DrafterConfig
-from drafterforge.config.plan import PlannedCommand
+from drafterforge.config.target import TargetConfig
 from drafterforge.kernels import gpu
 from drafterforge.targets.shape import ModelShape
+from drafterforge.targets.spread import ROOM
 
 HALF, SINGLE = 2, 4  # bytes of a number
 TRAINED = 16  # bytes of a trained weight: weight, gradient and AdamW's two moments in single precision
+GATHERED = 8  # of these with FSDP on every device: weight and gradient; the 16 are shared out
 SAVED = 16  # bytes on disk of a trained weight while it is trained: weight and moments to resume from, best weights
 READ_SHARE, MULTIPLY_SHARE = 0.6, 0.35  # assumed share of the rates that decoding and training reach
 ASSUMED_PROMPT = 128  # tokens of a prompt that cannot be read before it is fetched
@@ -36,6 +38,12 @@ class Workload:
     prompts: dict[str, list[int]]  # prompt tokens of each answer, by split
     answer_tokens: float  # mean length of an answer
     source: str  # of these figures
+    prompt_limit: int = 0  # tokens of the longest prompt, where `prompts` does not have it
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.prompt_limit or max(max(lengths, default=0) for lengths in self.prompts.values())
 
     @property
     def num_answers(self) -> int:
@@ -63,6 +71,16 @@ class DeviceRates:
 
 
 @dataclass(frozen=True)
+class Devices:
+    """The devices that a command trains on; it answers prompts and decodes on the first."""
+
+    local: int = 1  # of each machine
+    total: int = 1  # of all machines
+    host: bool = False  # whether they are processes on a CPU, which share the machine's memory
+    memory: float = float("inf")  # free bytes of each
+
+
+@dataclass(frozen=True)
 class Stage:
     """What a stage of a command takes."""
 
@@ -73,6 +91,7 @@ class Stage:
     memory: float = 0.0  # bytes of the device at its peak
     disk: float = 0.0  # bytes on disk that go when the stage ends
     lasting: float = 0.0  # bytes on disk that stay
+    trained: int = 0  # weights that it trains
 
 
 @dataclass(frozen=True)
@@ -95,6 +114,11 @@ def peak_disk(stages: Sequence[Stage]) -> float:
 # --- estimates without trials --------------------------------------------------------------------
 
 
+def weights_on_device(target: TargetConfig, weights: float, free: float) -> float:
+    """Bytes of the target's weights on the main device.  weights: of the target.  free: memory of the device."""
+    return min(weights, ROOM * free) if target.device_map else weights
+
+
 def feature_bytes(hidden: int) -> int:
     """Bytes on disk of one token: three features and a final state in half precision, and the best token."""
     return HALF * 4 * hidden + 4
@@ -108,16 +132,26 @@ def activation_bytes(cfg: TrainDrafterConfig, shape: ModelShape) -> float:
 
 
 def estimate_stages(
-    cfg: PrepareDataConfig, shape: ModelShape, rates: DeviceRates, number_bytes: int, work: Workload
+    cfg: PrepareDataConfig,
+    shape: ModelShape,
+    rates: DeviceRates,
+    number_bytes: int,
+    work: Workload,
+    devices: Devices = Devices(),
 ) -> list[Stage]:
     """The stages of `prepare-data` and `train-drafter`.  number_bytes: bytes of a target weight on this device."""
     data = cfg.data
     weights = shape.num_weights * number_bytes
-    longest = max(max(lengths, default=0) for lengths in work.prompts.values()) + data.max_new_tokens
-    cache = data.batch_size * longest * shape.cache_bytes(number_bytes)
-    answers = Stage("answers", 0.0, "made before", memory=weights)
+    held = weights_on_device(cfg.target, weights, devices.memory)
+    longest = work.longest_prompt + data.max_new_tokens
+    rows = min(data.batch_size, max(map(len, work.prompts.values())))
+    token_cache = shape.cache_bytes(number_bytes)
+    cache = rows * longest * token_cache
+    answers = Stage("answers", 0.0, "made before", memory=held)
     if data.answers == "target" and work.num_answers:
-        step_s = max(read_seconds(weights + cache, rates), multiply_seconds(data.batch_size * shape.num_weights, rates))
+        typical = max(max(lengths, default=0) for lengths in work.prompts.values()) + data.max_new_tokens
+        read_s = read_seconds(weights + data.batch_size * typical * token_cache, rates)
+        step_s = max(read_s, multiply_seconds(data.batch_size * shape.num_weights, rates))
         prefill = sum(map(sum, work.prompts.values())) * shape.num_weights
         seconds = work.answered_tokens / data.batch_size * step_s + multiply_seconds(prefill, rates)
         answers = Stage(
@@ -125,15 +159,15 @@ def estimate_stages(
             seconds,
             f"{work.num_answers:,} answers of {work.source}, {data.batch_size} at once",
             tokens=work.answered_tokens,
-            memory=weights + cache,
+            memory=held + cache,
             lasting=5 * (work.stored_tokens + sum(work.prompts.get("test", ()))),
         )
     elif work.num_answers:
         answers = replace(answers, derivation=UNTIMED[data.answers], lasting=5 * work.stored_tokens)
     capture_s = multiply_seconds(work.stored_tokens * shape.num_weights, rates)
-    stages = [answers, features_stage(cfg, work, shape.hidden, capture_s, weights)]
+    stages = [answers, features_stage(cfg, work, shape.hidden, capture_s, held)]
     if not isinstance(cfg, TrainDrafterConfig) or not isinstance(cfg.drafter, Eagle3DrafterConfig):
-        return [stage for stage in stages if stage]
+        return share_out([stage for stage in stages if stage], cfg, devices, weights)
     trainer, drafter_cfg = cfg.trainer, cfg.drafter
     drafter = shape.drafter_weights(drafter_cfg.draft_vocab_size, own_head=True)
     trained = shape.drafter_weights(drafter_cfg.draft_vocab_size, own_head=drafter_cfg.head == "own")
@@ -152,19 +186,44 @@ def estimate_stages(
         f"{trainer.max_steps:,} steps of {trainer.tokens_per_batch * trainer.accumulate:,} tokens, "
         f"{trainer.ttt_steps} positions each, at {MULTIPLY_SHARE:.0%} of the arithmetic",
         tokens=tokens,
-        memory=weights + TRAINED * trained + trainer.tokens_per_batch * activation_bytes(cfg, shape) + logits,
+        memory=held
+        + TRAINED * trained
+        + max(trainer.tokens_per_batch, longest) * activation_bytes(cfg, shape)
+        + logits,
         disk=SAVED * trained,
         lasting=HALF * trained,
+        trained=trained,
     )
+    stages.append(training)
+    if cfg.target.device_map:  # decoding needs one device
+        return share_out([stage for stage in stages if stage], cfg, devices, weights)
+    # on a GPU, the check in single precision is left out if it does not fit
+    checks = devices.host and cfg.eval.check_float32 and number_bytes < SINGLE
     decoded = cfg.eval.num_prompts * cfg.eval.max_new_tokens * DECODED_METHODS
     decoding = Stage(
         "decoding",
         decoded * read_seconds(weights, rates),
         f"{cfg.eval.num_prompts} held-out prompts, {DECODED_METHODS} methods, each as fast as plain decoding",
         tokens=decoded,
-        memory=weights + HALF * drafter,
+        memory=weights + HALF * drafter + checks * SINGLE * shape.num_weights,
     )
-    return [stage for stage in (*stages, training, decoding) if stage]
+    return share_out([stage for stage in (*stages, decoding) if stage], cfg, devices, weights)
+
+
+def share_out(stages: Sequence[Stage], cfg: PrepareDataConfig, devices: Devices, weights: float) -> list[Stage]:
+    """The stages of one device on several: the memory of each GPU, or of all processes on a CPU together."""
+    processes = devices.local if devices.host else 1
+    shared = []
+    for stage in stages:
+        memory = stage.memory
+        if stage.name == "training" and isinstance(cfg, TrainDrafterConfig):
+            if cfg.trainer.strategy == "fsdp" and devices.total > 1:
+                memory += (GATHERED + TRAINED / devices.total - TRAINED) * stage.trained
+            memory *= processes
+        elif stage.name in ("answers", "features"):  # the others hold the target, and wait
+            memory += (processes - 1) * weights
+        shared.append(replace(stage, memory=memory))
+    return shared
 
 
 def features_stage(cfg: PrepareDataConfig, work: Workload, hidden: int, seconds: float, memory: float) -> Stage | None:
@@ -205,60 +264,6 @@ def measure_device(device: torch.device, dtype: torch.dtype, side: int = 2048, r
     bytes_per_s, products = 2 * block.numel() / copied, side**3 / multiplied
     source = f"{bytes_per_s / 1e9:,.0f} GB/s and {2 * products / 1e12:,.2f} TFLOP/s, timed just now"
     return DeviceRates(bytes_per_s, products, source)
-
-
-# --- what does not fit ---------------------------------------------------------------------------
-
-
-def misfits(
-    planned: PlannedCommand, stages: Sequence[Stage], room: Room, shape: ModelShape, weights: float
-) -> list[str]:
-    """What does not fit, one line each, with the command to type instead.  weights: bytes of the target's."""
-    lines = []
-    cfg, by_name = planned.config, {stage.name: stage for stage in stages}
-    disk = peak_disk(stages)
-    if disk > room.disk:
-        fitting = ["data.features=online"]
-        if "features" not in by_name or disk - by_name["features"].lasting - by_name["features"].disk > room.disk:
-            fitting = [f"data.num_train={max(1, int(cfg.data.num_train * room.disk / disk))}"]
-        lines.append(_misfit("disk", disk, room.disk, f"in {planned.runs_dir}", planned, fitting))
-    for name, stage in by_name.items():
-        if stage.memory <= room.memory:
-            continue
-        if weights > room.memory:
-            smaller = [] if weights == HALF * shape.num_weights else ["target.dtype=bfloat16"]
-            settings = smaller or ["target.device_map=auto"]
-            lines.append(_misfit("the target's weights", weights, room.memory, "of memory", planned, settings))
-            break
-        lines.append(_misfit(name, stage.memory, room.memory, "of memory", planned, _smaller(cfg, stage, room, shape)))
-    return lines
-
-
-def _smaller(cfg: PrepareDataConfig, stage: Stage, room: Room, shape: ModelShape) -> list[str]:
-    """Settings with which a stage fits; empty if there are none."""
-    if stage.name in ("answers", "features"):
-        return [f"data.batch_size={max(1, cfg.data.batch_size // 2)}"]
-    if stage.name == "training" and isinstance(cfg, TrainDrafterConfig):
-        trainer = cfg.trainer
-        if not trainer.checkpoint_steps:
-            return ["trainer.checkpoint_steps=true"]
-        per_token = activation_bytes(cfg, shape)
-        fixed = stage.memory - per_token * trainer.tokens_per_batch
-        parts = 2
-        while parts < trainer.tokens_per_batch and fixed + per_token * trainer.tokens_per_batch / parts > room.memory:
-            parts *= 2
-        if fixed < room.memory:
-            tokens = max(1, trainer.tokens_per_batch // parts)
-            return [f"trainer.tokens_per_batch={tokens}", f"trainer.accumulate={trainer.accumulate * parts}"]
-        return ["drafter.head=target"] if getattr(cfg.drafter, "head", "") == "own" else []
-    return ["eval.check_float32=false"] if stage.name == "decoding" and cfg.eval.check_float32 else []
-
-
-def _misfit(what: str, needed: float, free: float, where: str, planned: PlannedCommand, settings: Sequence[str]) -> str:
-    remedy = "a larger device is needed"
-    if settings:
-        remedy = f"type `{planned.with_settings(*settings)}`"
-    return f"does not fit: {what} takes {size(needed)}, but {size(free)} {where} are free; {remedy}"
 
 
 def size(num_bytes: float) -> str:

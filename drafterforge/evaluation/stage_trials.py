@@ -24,7 +24,7 @@ from drafterforge.data.spool import CaptureSpool
 from drafterforge.evaluation.answering_trial import ANSWERING_S, TrialAnswerer, expected_lengths
 from drafterforge.evaluation.drafter_comparison import compare_with_references
 from drafterforge.evaluation.held_out import decode_held_out
-from drafterforge.evaluation.planning import Stage
+from drafterforge.evaluation.planning import Stage, Workload
 from drafterforge.evaluation.trial_stages import Trials, stages_of
 from drafterforge.evaluation.trial_workload import PlannedPrompts, measured_workload, small_config, trial_prompts
 from drafterforge.kernels import gpu
@@ -32,7 +32,7 @@ from drafterforge.kernels.devices import on_gpu
 from drafterforge.targets.load import Target
 from drafterforge.targets.shape import ModelShape
 from drafterforge.training.initialisation import choose_init
-from drafterforge.training.inputs import features_of
+from drafterforge.training.inputs import features_of, without_unread_features
 from drafterforge.training.step_times import StepTimes
 
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Any]], Path]
@@ -109,10 +109,22 @@ def disk_seconds(folder: Path) -> float:
     return seconds / BLOCK
 
 
-def run_trials(cfg: PrepareDataConfig, target: Target, shape: ModelShape, train: Train) -> list[Stage]:
+@dataclass(frozen=True)
+class TrialPlan:
+    """The stages of a command by trials."""
+
+    stages: list[Stage]
+    work: Workload
+    answered: bool  # whether the answers exist
+
+
+def run_trials(cfg: PrepareDataConfig, target: Target, shape: ModelShape, train: Train) -> TrialPlan:
     """The stages at the speed of short trials, in a folder that is deleted.  train: of the command `train-drafter`."""
     trials = Trials(start_s=process_seconds())
-    prompts = PlannedPrompts.of(cfg, target)
+    if isinstance(cfg, TrainDrafterConfig):
+        cfg = without_unread_features(cfg)
+    with quiet():
+        prompts = PlannedPrompts.of(cfg, target)
     lengths = prompts.lengths(target)
     folder = Path(cfg.runs_dir)
     with TemporaryDirectory(prefix=".plan-", dir=folder if folder.is_dir() else None) as name, quiet():
@@ -124,7 +136,7 @@ def run_trials(cfg: PrepareDataConfig, target: Target, shape: ModelShape, train:
             try_training(small, target, answers, trials, train)
     ends = expected_lengths(trials.answerer.lengths, cfg.data.max_new_tokens)
     work = measured_workload(prompts, lengths, ends or answer_lengths(answers))
-    return stages_of(trials, cfg, target, shape, work, prompts)
+    return TrialPlan(stages_of(trials, cfg, target, shape, work, prompts), work, bool(prompts.answered))
 
 
 def answer_lengths(answers: JoinedAnswers) -> list[int]:

@@ -53,7 +53,8 @@ def stages_of(
             seconds, disk = work.stored_tokens * trials.capture_s, 0.0
         stages.append(Stage("features", seconds, words, work.stored_tokens, trials.answers_peak, disk, stored))
     if isinstance(cfg, TrainDrafterConfig):
-        stages.append(_training(trials, cfg, work))
+        is_trained = Stage("training", 0.0, f"{cfg.drafter_name} was trained before")
+        stages.append(is_trained if planned.trained else _training(trials, cfg, work))
         if not target.is_spread:
             stages.append(_decoding(trials, cfg))
     return stages
@@ -74,7 +75,7 @@ def _answers(
     )
     derivation = f"{work.num_answers:,} answers of {work.source}; {work.answered_tokens / seconds:,.0f} tokens/s"
     # beyond the trial: a cache for the longest answers, and captures that wait to be written
-    longest = max(max(prompts, default=0) for prompts in work.prompts.values()) + data.max_new_tokens
+    longest = work.longest_prompt + data.max_new_tokens
     tried = max(map(sum, answerer.filled))
     memory = trials.answers_peak
     memory += max(0, longest - tried) * data.batch_size * shape.cache_bytes(target.compute_dtype.itemsize)
@@ -108,6 +109,7 @@ def _training(trials: Trials, cfg: TrainDrafterConfig, work: Workload) -> Stage:
         f"{validations} validations",
         tokens,
         disk=SAVED * steps.num_trained,
+        trained=steps.num_trained,
         **fixed,
     )
 

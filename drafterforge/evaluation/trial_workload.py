@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import MANIFEST
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.data.answers import SPLITS
@@ -16,7 +15,9 @@ from drafterforge.evaluation.drafter_comparison import first_turn_ids
 from drafterforge.evaluation.planning import ASSUMED_PROMPT, Workload
 from drafterforge.prompts.prompt import Prompt, Transcript
 from drafterforge.targets.load import Target
-from drafterforge.training.inputs import named_answers, within_context
+from drafterforge.training.initialisation import choose_init
+from drafterforge.training.inputs import existing_answers, has_features, join_answers, named_answers, within_context
+from drafterforge.training.jobs import drafter_run
 
 TRIAL_STEPS, TRIAL_VALIDATIONS = 4, 2
 TRIAL_VAL, TRIAL_TEST, TRIAL_DECODED = 4, 2, 16  # answers to validate and to decode from; tokens decoded
@@ -31,20 +32,32 @@ class PlannedPrompts:
     prompts: Mapping[str, Sequence[Prompt]]
     answered: str = ""  # names of the artifacts that hold the answers; empty: they have to be made
     captured: bool = False  # their features are stored too
+    trained: bool = False  # the drafter exists
 
     @staticmethod
     def of(cfg: PrepareDataConfig, target: Target) -> PlannedPrompts:
-        """The prompts as the command reads them, from existing answers if there are any."""
+        """The prompts as the command reads them, from existing answers if there are any.
+
+        ArtifactError if there are artifacts that the command would refuse.
+        """
         names = list(getattr(cfg, "answers", ()))
-        path = artifact_dir(cfg.runs_dir, target.name, "answers", cfg.name or cfg.domain.name)
-        if not names and (path / MANIFEST).is_file() and not cfg.overwrite:
-            names = [path.name]
+        sets = [named_answers(cfg, target, name) for name in names]
         if not names:
-            return PlannedPrompts(load_prompts(cfg.data, cfg.domain, cfg.seed))
-        features = [artifact_dir(cfg.runs_dir, target.name, "features", Path(name).name) for name in names]
-        rows = JoinedAnswers([named_answers(cfg, target, name) for name in names])
-        prompts = {split: [_transcript(row) for row in rows.rows(split, cfg.domain.answers_domain)] for split in SPLITS}
-        return PlannedPrompts(prompts, ", ".join(names), all((folder / MANIFEST).is_file() for folder in features))
+            prompts = load_prompts(cfg.data, cfg.domain, cfg.seed)
+            answers = existing_answers(cfg, target, prompts)
+            if answers is None:
+                return PlannedPrompts(prompts)
+            sets = [answers]
+        joined = JoinedAnswers(sets)
+        trained = False
+        if isinstance(cfg, TrainDrafterConfig):
+            joined = join_answers(cfg, target, sets)
+            run = drafter_run(choose_init(cfg, target), target, joined)
+            trained = run.artifact.existing is not None and not cfg.overwrite
+        captured = cfg.data.features == "cached" and all([has_features(cfg, target, each) for each in joined.sets])
+        rows = {split: joined.rows(split, cfg.domain.answers_domain) for split in SPLITS}
+        prompts = {split: [_transcript(row) for row in rows[split]] for split in SPLITS}
+        return PlannedPrompts(prompts, ", ".join(each.path.name for each in joined.sets), captured, trained)
 
     def lengths(self, target: Target) -> dict[str, list[int]]:
         """Tokens of every prompt."""
@@ -84,9 +97,15 @@ def assumed_workload(cfg: PrepareDataConfig) -> Workload:
     """The workload without reading prompts: each answer as long as its limit."""
     data = cfg.data
     counts = {"train": data.num_train, "val": data.num_val, "test": data.num_test}
-    prompts = {split: [min(ASSUMED_PROMPT, data.max_prompt_tokens)] * count for split, count in counts.items()}
-    source = f"{data.max_new_tokens} tokens at most to prompts of {ASSUMED_PROMPT} (assumed)"
-    return Workload(prompts, data.max_new_tokens, source)
+    assumed = min(ASSUMED_PROMPT, data.max_prompt_tokens)
+    prompts = {split: [assumed] * count for split, count in counts.items()}
+    source = f"{data.max_new_tokens} tokens at most to prompts of {assumed} (assumed)"
+    return Workload(prompts, data.max_new_tokens, source, prompt_limit=data.max_prompt_tokens)
+
+
+def resized(work: Workload, cfg: PrepareDataConfig) -> Workload:
+    """The workload with at most `data.num_train` training prompts."""
+    return replace(work, prompts={**work.prompts, "train": work.prompts["train"][: cfg.data.num_train]})
 
 
 def small_config(cfg: PrepareDataConfig, target: Target, folder: Path, is_answered: bool) -> PrepareDataConfig:

@@ -44,8 +44,10 @@ def export_drafters(cfg: ExportConfig) -> Iterator[str]:
     label = "-plain" if cfg.layout == "plain" else ""
     paths = {name: Path(cfg.out or exports_dir(cfg) / f"{name}-{cfg.format}{label}") for name in loaders}
     for path in paths.values():
-        refuse_export(path.expanduser(), cfg.overwrite)  # check all before writing any
-    for name, (load, generalist) in loaders.items():
+        refuse_export(path.expanduser(), overwrite=True)  # check all before writing any
+    # existing exports first: if one differs from what would be written, none is written
+    for name in sorted(loaders, key=lambda name: not paths[name].expanduser().exists()):
+        load, generalist = loaders[name]
         yield from write_drafter(cfg, load(), facts, name, generalist, paths[name])
 
 

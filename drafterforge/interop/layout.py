@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
@@ -130,9 +130,34 @@ def write_model(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, T
 
 @contextlib.contextmanager
 def write_export(path: Path, overwrite: bool) -> Iterator[Path]:
-    """Yields a staging folder that is renamed to `path` at the end; replaces only an earlier export."""
-    with write_folder(path, lambda: refuse_export(path, overwrite)) as folder:
+    """Yields a staging folder that is renamed to `path` at the end; replaces only an earlier export.
+
+    Without `overwrite`, an earlier export of the same bytes stays as it is, so that a killed command can be repeated.
+    """
+    staged: list[Path] = []
+
+    def check() -> None:
+        if not staged or not is_export(path) or not _equal_exports(path, staged[0]):
+            refuse_export(path, overwrite or not staged)
+
+    with write_folder(path, check) as folder:
+        staged.append(folder)
         yield folder
+
+
+def _equal_exports(*folders: Path) -> bool:
+    """Whether two exports are equal; safetensors writes the keys of a header's metadata in any order."""
+    configs, headers, tensors = [], [], []
+    for folder in folders:
+        configs.append((folder / FILES[0]).read_bytes())
+        with safe_open(folder / FILES[1], "pt") as file:
+            headers.append(file.metadata())
+        tensors.append(load_file(folder / FILES[1]))
+    (config, other_config), (header, other_header), (weights, other) = configs, headers, tensors
+    equal = config == other_config and header == other_header and weights.keys() == other.keys()
+    return equal and all(
+        tensor.dtype == other[name].dtype and torch.equal(tensor, other[name]) for name, tensor in weights.items()
+    )
 
 
 def refuse_export(path: Path, overwrite: bool) -> None:

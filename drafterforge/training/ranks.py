@@ -124,8 +124,8 @@ def check_placement(config: TrainerConfig, position: Placement | None) -> None:
         for key in ("devices", "num_nodes"):
             if (number := getattr(config, key) or 1) > 1:
                 raise ConfigError(
-                    f"trainer.{key}={number} needs a process per device; start them with torchrun or srun, or type "
-                    "`drafterforge train-drafter` for the devices of one machine"
+                    f"trainer.{key}={number} needs a process per device; start them with torchrun or srun, or leave "
+                    f"trainer.{key}= out"
                 )
         return
     started = {"devices": position.local_ranks, "num_nodes": position.num_ranks // position.local_ranks}

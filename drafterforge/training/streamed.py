@@ -56,7 +56,6 @@ def held_out_answers(cfg: TrainDrafterConfig, target: Target) -> AnswerSet:
     path = artifact_dir(cfg.runs_dir, target.name, "answers", cfg.name or cfg.domain.name)
     run = artifact_run(path, "answers", target, config, overwrite=cfg.overwrite)
     if run.existing is not None:
-        run.drop_staging()
         return AnswerSet(path, run.existing)
     rows = _first_rows(reader, record, counts, cfg)
     metrics: dict[str, Any] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import sys
 from dataclasses import replace
@@ -252,3 +253,29 @@ def test_a_live_writer_is_not_taken_for_a_dead_one(tmp_path):
         assert (folder / "mine.bin").read_bytes() == b"mine"
         path.rename(tmp_path / "other")
     assert open_artifact(path, "answers").files.keys() == {"mine.bin"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"parents": [7]}, "each of its parents must have a kind, a name and a sha256"),
+        ({"parents": [{"kind": "answers", "name": None, "sha256": ""}]}, "each of its parents"),
+        ({"files": {"../../outside": {"sha256": "", "bytes": 1}}}, "is no path inside the folder"),
+        ({"files": {"/etc/hosts": {"sha256": "", "bytes": 1}}}, "is no path inside the folder"),
+        ({"files": {"a": {"sha256": "", "bytes": "1"}}}, "files.a must have a text sha256 and a number of bytes"),
+        ({"name": "\ud800"}, "it is not JSON, or nested too deeply"),
+        ({"x" * 9999: 1}, r"unknown keys: x{97}\.\.\."),
+    ],
+)
+def test_a_forged_manifest_is_one_line(tmp_path, changes, reason):
+    write(tmp_path / "sql")
+    path = tmp_path / "sql" / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ArtifactError, match=reason):
+        Manifest.read(tmp_path / "sql")
+
+
+def test_a_deeply_nested_manifest_is_one_line(tmp_path):
+    (tmp_path / MANIFEST).write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ArtifactError, match="nested too deeply"):
+        Manifest.read(tmp_path)

@@ -68,8 +68,12 @@ def write_adapter(folder: Path, drafter: torch.nn.Module, rank: int = 2) -> None
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory, served) -> tuple[BundleRecord, dict[str, Path]]:
     """A record without hashes, and where its files are."""
+    return write_parts(tmp_path_factory.mktemp("parts"), served)
+
+
+def write_parts(folder: Path, served: Target) -> tuple[BundleRecord, dict[str, Path]]:
+    """A record without hashes of every kind of part, which is written into a folder, and where its files are."""
     torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("parts")
     for name in ("drafters/general", "drafters/store", "policies/shapes", "routers/domains"):
         (folder / name).mkdir(parents=True)
     drafter = tiny_drafter(served)

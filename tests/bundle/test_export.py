@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shlex
+import shutil
 from functools import partial
 
 import pytest
@@ -189,14 +190,25 @@ def test_an_export_goes_beside_the_drafters_when_no_folder_is_named(runs, tiny):
 
 
 def test_all_drafters_are_written_or_none_and_each_is_named_by_its_folder_too(runs, tiny):
-    export(runs, tiny, str(runs / "tiny" / "drafters" / "sql"))
+    export(runs, tiny, str(runs / "tiny" / "drafters" / "sql"), weights="bfloat16")
     with pytest.raises(ArtifactError, match="sql-sglang exists already; type overwrite=true"):
         export(runs, tiny, "")  # all drafters: general comes first and could be written
     exports = runs / "tiny" / "exports"
     assert os.listdir(exports) == ["sql-sglang"]
     lines = export(runs, tiny, "", overwrite=True)
-    assert [line.partition(": drafter ")[2].partition(",")[0] for line in lines[::2]] == ["general", "sql"]
+    assert [line.partition(": drafter ")[2].partition(",")[0] for line in lines[::2]] == ["sql", "general"]
     assert sorted(os.listdir(exports)) == ["general-sglang", "sql-sglang"]
+
+
+def test_a_killed_export_is_finished_by_the_same_command(runs, tiny):
+    export(runs, tiny, "")
+    exports = runs / "tiny" / "exports"
+    general = load_file(exports / "general-sglang" / "model.safetensors")
+    shutil.rmtree(exports / "sql-sglang")  # as if it had been killed before the second drafter
+    export(runs, tiny, "")
+    assert sorted(os.listdir(exports)) == ["general-sglang", "sql-sglang"]
+    again = load_file(exports / "general-sglang" / "model.safetensors")
+    assert all(torch.equal(tensor, again[name]) for name, tensor in general.items())
 
 
 def test_an_earlier_export_is_replaced_only_with_overwrite(runs, tiny, tmp_path):

@@ -8,13 +8,14 @@ import os
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.staging import drop_staging, staging_folder
 from drafterforge.config.data import DataConfig
 from drafterforge.data.answering import marked_spans, prepare_answers, user_turns
-from drafterforge.data.answers import AnswerSet
+from drafterforge.data.answers import Answer, AnswerSet, encode_shard, read_shard
 from drafterforge.data.chat import conversation_ids, prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import Prompt
@@ -310,3 +311,39 @@ def test_opening_for_another_target_is_refused_and_shards_open_with_datasets(pre
     datasets = pytest.importorskip("datasets")
     shard = datasets.Dataset.from_file(str(path / "val-00000.arrow"))
     assert sorted(shard["index"]) == [0, 1, 2]
+
+
+FORGED = {
+    "its columns are": lambda table: table.drop_columns(["id"]),
+    "domain has empty cells": lambda table: table.set_column(2, "domain", pa.array([None, "sql"])),
+    "input_ids and loss_mask differ in length": lambda table: table.set_column(
+        6, "loss_mask", pa.array([[1], [1]], pa.list_(pa.uint8()))
+    ),
+    "prompt_tokens is beyond the tokens": lambda table: table.set_column(
+        7, "prompt_tokens", pa.array([9, 1], pa.int32())
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", FORGED)
+def test_a_forged_shard_is_one_line(tmp_path, reason):
+    table = read_shard(shard_at(tmp_path / "a.arrow"))
+    with pa.ipc.new_stream(tmp_path / "b.arrow", FORGED[reason](table).schema) as stream:
+        stream.write_table(FORGED[reason](table))
+    with pytest.raises(ArtifactError, match=reason):
+        read_shard(tmp_path / "b.arrow")
+
+
+def test_a_forged_offset_is_refused_before_arrow_follows_it(tmp_path):
+    path = shard_at(tmp_path / "a.arrow")
+    content, offsets = path.read_bytes(), np.array([0, 2, 4], "<i4").tobytes()
+    assert content.count(offsets) == 3  # of id or task, input_ids and loss_mask
+    path.write_bytes(content.replace(offsets, np.array([0, 2, 2**30], "<i4").tobytes()))
+    with pytest.raises(ArtifactError, match=r"a\.arrow is damaged"):
+        read_shard(path)
+
+
+def shard_at(path):
+    answers = [Answer(f"a{n}", "sql", "t", "train", [n, 7], [0, 1], 1, 1, True) for n in range(2)]
+    path.write_bytes(encode_shard(list(enumerate(answers))))
+    return path

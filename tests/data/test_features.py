@@ -114,7 +114,7 @@ def test_shards_hold_their_rows_and_test_prompts_are_left_out(prepare, answers):
     features = prepare(progress=lambda *numbers: done.append(numbers))
     shards = ["train-00000", "train-00001", "train-00002", "val-00000"]
     assert sorted(features.manifest.files) == ["index.json", *(f"{shard}.safetensors" for shard in shards)]
-    assert [[len(shard) for shard in features.index[split]["lengths"]] for split in ("train", "val")] == [
+    assert [[len(shard) for shard in features.index[split].lengths] for split in ("train", "val")] == [
         [4, 4, 1],
         [3],
     ]

@@ -64,6 +64,13 @@ def test_jsonl_takes_messages_turns_conversations_and_prompts(tmp_path):
         ('{"prompt": "a", "split": "dog"}', "split 'dog', wanted train, val or test"),
         ('{"prompt": "a", "task": {}}', r"task=\{\}, wanted text"),
         (b"\xff\xfe", "bytes that are not UTF-8"),
+        (r'{"prompt": "bad \ud800"}', r"half a character \('\\ud800'"),
+        (r'{"prompt": "a", "id": "\UDC00"}', "no JSON"),
+        (r'{"prompt": "a", "id": "\udc00"}', r"half a character \('\\udc00'"),
+        (r'{"prompt": "a", "domain": "\uDC00"}', "half a character"),
+        ('{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}", "values that are nested too deeply"),
+        ('{"prompt": "a", "split": "' + "x" * 9999 + '"}', r"split 'x{96}\.\.\., wanted"),
+        (json.dumps({"turns": ["a"] * 1000}), "1000 messages, wanted at most 256"),
     ],
 )
 def test_a_bad_jsonl_line_is_named_with_file_and_number(tmp_path, line, reason):
@@ -189,3 +196,9 @@ def test_the_sizes_of_the_splits_say_whether_there_will_be_a_verdict():
     assert describe_sizes(prompts) == "42 prompts: 30 train, 4 val, 8 test"
     few = describe_sizes(prompts | {"test": [None]})
     assert few == "35 prompts: 30 train, 4 val, 1 test; with fewer than 4 test prompts there is no verdict on a drafter"
+
+
+def test_a_pair_of_surrogates_is_one_character(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"prompt": "{number} \\ud83d\\ude00 \\\\ud800"}}\n' for number in range(9)))
+    assert {text[1:] for split in texts(load(path)).values() for text in split} == {" \N{GRINNING FACE} \\ud800"}

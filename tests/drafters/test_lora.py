@@ -125,3 +125,11 @@ def test_other_files_are_refused_in_one_line(target, tmp_path, expected):
     with pytest.raises(ArtifactError) as caught:
         load_adapter(tmp_path / "adapter", plain)
     assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_adapter_s_config_does_not_depend_on_python_s_hash_seed(target, tmp_path):
+    config = LoraConfig(rank=2, targets=["q_proj", "lm_head", "up_proj", "fc", "down_proj"])
+    _, expert = generalist_and_expert(target, config)
+    save_adapter(tmp_path / "adapter", expert, config, "general")
+    written = json.loads((tmp_path / "adapter/adapter_config.json").read_text())["target_modules"]
+    assert written == ["down_proj", "fc", "lm_head", "q_proj", "up_proj"]

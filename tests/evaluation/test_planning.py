@@ -14,11 +14,12 @@ from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.data import DataConfig
 from drafterforge.config.drafter import Eagle3DrafterConfig
 from drafterforge.config.evaluation import EvalConfig
-from drafterforge.config.plan import DeviceConfig, PlannedCommand
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import ArtifactError
+from drafterforge.evaluation.fitting import Fitter, scaled, with_settings
 from drafterforge.evaluation.planning import (
     DeviceRates,
+    Devices,
     Room,
     Stage,
     Workload,
@@ -26,7 +27,6 @@ from drafterforge.evaluation.planning import (
     estimate_stages,
     feature_bytes,
     measure_device,
-    misfits,
     peak_disk,
     size,
 )
@@ -44,7 +44,7 @@ TOY = {
 }
 SHAPE = ModelShape(hidden=8, layers=2, heads=4, key_heads=2, head_dim=2, intermediate=16, vocab=100, tied=True)
 CONFIG = TrainDrafterConfig(
-    data=DataConfig(num_train=6, num_val=2, num_test=2, max_new_tokens=10, batch_size=4),
+    data=DataConfig(num_train=6, num_val=2, num_test=2, max_prompt_tokens=6, max_new_tokens=10, batch_size=4),
     trainer=TrainerConfig(
         max_steps=10, val_every=5, tokens_per_batch=100, accumulate=2, ttt_steps=3, checkpoint_steps=False, loss_chunk=5
     ),
@@ -53,11 +53,14 @@ CONFIG = TrainDrafterConfig(
 )
 WORK = Workload({"train": [6] * 6, "val": [6] * 2, "test": [6] * 2}, 10.0, "10 tokens")
 SLOW = DeviceRates(bytes_per_s=1e4, multiplications_per_s=1e4, source="toy rates")
+SINGLE_DEVICE = Devices()
 ROOMY = Room(memory=1e12, disk=1e12)
 
 
-def stages(cfg: PrepareDataConfig = CONFIG, rates: DeviceRates = SLOW, work: Workload = WORK) -> dict[str, Stage]:
-    return {stage.name: stage for stage in estimate_stages(cfg, SHAPE, rates, 2, work)}
+def stages(
+    cfg: PrepareDataConfig = CONFIG, rates: DeviceRates = SLOW, work: Workload = WORK, devices: Devices = SINGLE_DEVICE
+) -> dict[str, Stage]:
+    return {stage.name: stage for stage in estimate_stages(cfg, SHAPE, rates, 2, work, devices)}
 
 
 def with_data(**changes: object) -> TrainDrafterConfig:
@@ -127,35 +130,129 @@ def test_disk_is_fullest_where_a_stage_holds_most():
     assert peak_disk(parts) == 25
 
 
-def lines(room: Room, cfg: TrainDrafterConfig = CONFIG, weights: float = 3904) -> list[str]:
-    planned = PlannedCommand("train-drafter", ["domain=sql", "trainer.accumulate=2"], cfg, DeviceConfig())
-    return misfits(planned, [*stages(cfg).values()], room, SHAPE, weights)
+def rough(cfg: PrepareDataConfig, number_bytes: int, devices: Devices = SINGLE_DEVICE) -> list[Stage]:
+    return estimate_stages(cfg, SHAPE, SLOW, number_bytes, assumed_workload(cfg), devices)
 
 
-def test_what_fits_is_not_mentioned():
-    assert lines(ROOMY) == []
+def fitter(room: Room, devices: Devices = SINGLE_DEVICE, number_bytes: int = 2, **options: object) -> Fitter:
+    devices = replace(devices, memory=room.memory)
+    return Fitter(lambda cfg, size: rough(cfg, size, devices), SHAPE, number_bytes, devices, room, **options)
+
+
+def search(room: Room, cfg: PrepareDataConfig = CONFIG, **options: object) -> dict[str, object]:
+    """Settings with which a command fits, and not without them."""
+    assert fitter(room, **options).misfits(cfg, {})
+    settings, left = fitter(room, **options).search(cfg)
+    assert left == [] and fitter(room, **options).misfits(cfg, settings) == []
+    return settings
+
+
+def test_what_fits_needs_no_settings():
+    assert fitter(ROOMY).misfits(CONFIG, {}) == []
 
 
 def test_features_that_do_not_fit_on_disk_are_computed_at_every_step():
-    (line,) = lines(Room(1e12, 30000))
-    assert "disk takes" in line and line.endswith("type `drafterforge train-drafter domain=sql trainer.accumulate=2 "
-                                                  "data.features=online`")  # fmt: skip
-    (line,) = lines(Room(1e12, 100))
-    assert "data.num_train=" in line
+    assert search(Room(1e12, 30000)) == {"data.features": "online"}
+    settings = search(Room(1e12, peak_disk(rough(with_data(features="online"), 2)) - 1))
+    assert settings == {"data.features": "online", "data.num_train": 4}
+
+
+def test_existing_answers_keep_their_number():
+    room = Room(1e12, peak_disk(rough(with_data(features="online"), 2)) - 1)
+    assert [misfit.what for misfit in fitter(room, answered=True).search(CONFIG)[1]] == ["disk"]
 
 
 def test_a_batch_that_does_not_fit_is_cut_into_parts_of_the_same_sum():
     cfg = replace(CONFIG, trainer=replace(CONFIG.trainer, checkpoint_steps=True))
     needed = stages(cfg)["training"].memory
-    (line,) = lines(Room(needed - 1000, 1e12), cfg)
-    assert "trainer.tokens_per_batch=50 trainer.accumulate=4`" in line and line.count("accumulate") == 1
-    (line,) = lines(Room(stages()["training"].memory - 1, 1e12))
-    assert "trainer.checkpoint_steps=true`" in line
+    assert search(Room(needed - 1000, 1e12), cfg) == {"trainer.tokens_per_batch": 50, "trainer.accumulate": 4}
+    assert search(Room(stages()["training"].memory - 1, 1e12)) == {"trainer.checkpoint_steps": True}
+
+
+def test_a_batch_holds_at_least_the_longest_text():
+    tiny = replace(CONFIG, trainer=replace(CONFIG.trainer, tokens_per_batch=1))
+    assert stages(tiny)["training"].memory == stages()["training"].memory - 84 * 4 * (4 * 8 + 3 * (8 * 8 + 3 * 16))
+
+
+def test_all_that_does_not_fit_is_mended_by_one_command():
+    cfg = with_data(batch_size=64, num_train=600)
+    smallest = {"trainer.checkpoint_steps": True, "trainer.tokens_per_batch": 12, "drafter.head": "target"}
+    memory = stages(with_settings(cfg, smallest), work=assumed_workload(cfg))["training"].memory
+    settings = search(Room(memory, 200000), cfg)
+    assert settings["drafter.head"] == "target" and settings["data.features"] == "online"
+    assert settings["trainer.tokens_per_batch"] == 12 and settings["data.batch_size"] == 32
+
+
+def test_the_start_of_an_expert_is_not_changed():
+    auto = replace(CONFIG, drafter=Eagle3DrafterConfig(draft_vocab_size=50, init="auto"))
+    smallest = {"trainer.checkpoint_steps": True, "trainer.tokens_per_batch": 1}
+    room = Room(stages(with_settings(auto, smallest))["training"].memory - 1, 1e12)
+    assert "drafter.head" in search(room, CONFIG)
+    assert [misfit.what for misfit in fitter(room).search(auto)[1]] == ["training"]
 
 
 def test_weights_that_do_not_fit_hide_what_follows_from_them():
-    (line,) = lines(Room(3000, 1e12))
-    assert "the target's weights" in line
+    room = Room(3000, 1e12)
+    assert [misfit.what for misfit in fitter(room).misfits(CONFIG, {})] == ["the target's weights"]
+    assert fitter(room).search(CONFIG)[1]  # not even spread over devices: the drafter does not fit
+    assert search(Room(7000, 1e12), PrepareDataConfig(data=CONFIG.data), number_bytes=4) == {"target.dtype": "bfloat16"}
+    assert search(Room(3800, 1e12), PrepareDataConfig(data=replace(CONFIG.data, batch_size=1)))["target.device_map"]
+    (misfit,) = fitter(Room(3000, 1e12), Devices(host=True)).search(CONFIG)[1]
+    assert (
+        misfit.remedy == "a device with more memory" and str(misfit) == "memory of the target's weights: 0.0 MiB needed"
+    )
+
+
+def test_memory_is_that_of_the_longest_prompt_that_is_read():
+    long = with_data(max_prompt_tokens=500)
+    work = assumed_workload(long)
+    assert work.prompts["train"] == [128] * 6 and work.longest_prompt == 500
+    assert stages(long, work=work)["answers"].memory == 3904 + 4 * 510 * 32
+
+
+def test_processes_on_a_cpu_share_its_memory_and_gpus_do_not():
+    two = Devices(local=2, total=4, host=True)
+    single, double = stages(devices=Devices(host=True)), stages(devices=two)
+    assert double["training"].memory == 2 * single["training"].memory
+    assert double["answers"].memory == single["answers"].memory + 3904  # of the process that waits
+    assert double["decoding"] == single["decoding"]
+    assert single["decoding"].memory == stages()["decoding"].memory + 4 * 1952  # the check in single precision
+    assert stages(devices=replace(two, host=False)) == stages()
+
+
+def test_fsdp_shares_out_what_adamw_holds():
+    cfg = replace(CONFIG, trainer=replace(CONFIG.trainer, strategy="fsdp", accumulate=8))
+    saved = stages(cfg)["training"].memory - stages(cfg, devices=Devices(8, 8))["training"].memory
+    assert saved == (16 - 8 - 16 / 8) * 1296
+    small = replace(CONFIG, trainer=replace(cfg.trainer, checkpoint_steps=True, strategy="auto", tokens_per_batch=16))
+    room = Room(stages(small)["training"].memory - 1, 1e12)
+    assert search(room, small, devices=Devices(8, 8)) == {"trainer.strategy": "fsdp"}
+
+
+def test_a_spread_target_leaves_a_share_of_the_device_free_and_is_not_decoded_with():
+    spread = replace(CONFIG, target=replace(CONFIG.target, device_map="auto"))
+    plan = stages(spread, devices=Devices(memory=1000))
+    assert plan["answers"].memory == 800 + 4 * 16 * 32 and "decoding" not in plan
+
+
+def test_measured_stages_change_by_the_smaller_of_two_estimates():
+    measured = [
+        Stage("start", 1, "", memory=7),
+        Stage("training", 1, "", memory=1e6),
+        Stage("decoding", 1, "", memory=9),
+    ]
+    estimate = scaled(measured, rough, CONFIG, 2)
+    assert estimate(CONFIG, 2) == measured
+    smaller = with_settings(CONFIG, {"trainer.tokens_per_batch": 50})
+    saved = stages()["training"].memory - stages(smaller)["training"].memory
+    assert estimate(smaller, 2)[1].memory == 1e6 - saved  # not the same share of a peak that is far larger
+    little = [replace(measured[1], memory=saved / 2)]
+    share = stages(smaller)["training"].memory / stages()["training"].memory
+    assert scaled(little, rough, CONFIG, 2)(smaller, 2)[0].memory == pytest.approx(saved / 2 * share)
+    features = scaled([Stage("features", 1, "", disk=6, lasting=6)], rough, CONFIG, 2)
+    assert features(with_data(features="online"), 2) == []
+    half = features(with_data(num_train=2), 2)[0]
+    assert half.disk == half.lasting == pytest.approx(6 * 4 / 8)
 
 
 def test_assumptions_are_named():

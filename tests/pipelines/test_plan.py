@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -27,12 +28,18 @@ def planned(folder, *typed: str, command: str = "train-drafter") -> int:
     return main(["plan", command, "domain=sql", "target=hf", f"target.model={folder}", runs, *typed])
 
 
+def suggested(out: str) -> list[str]:
+    """The command that a plan says to fit, without `drafterforge`."""
+    (line,) = [line for line in out.splitlines() if line.startswith("estimated to fit: ")]
+    return shlex.split(line)[4:]
+
+
 def test_a_plan_for_another_device_loads_and_times_nothing(folder, capsys, monkeypatch):
     monkeypatch.setattr("drafterforge.pipelines.plan.measure_device", lambda *_: pytest.fail("timed"))
     monkeypatch.setattr("drafterforge.pipelines.plan.load_target", lambda *_: pytest.fail("loaded"))
     assert planned(folder, "device=h100") == 0
     out = capsys.readouterr().out
-    for words in ("answers", "features", "training", "decoding", "in all: at most", "h100, 3350 GB/s and 989 TFLOP/s"):
+    for words in ("answers", "features", "training", "decoding", "in all: about", "h100, 3350 GB/s and 989 TFLOP/s"):
         assert words in out
     assert "within a factor of about three" in out and "next: drafterforge train-drafter domain=sql" in out
     assert planned(folder, "device=h100", command="prepare-data") == 0
@@ -40,9 +47,78 @@ def test_a_plan_for_another_device_loads_and_times_nothing(folder, capsys, monke
 
 
 def test_what_does_not_fit_comes_with_what_to_type(folder, capsys):
-    assert planned(folder, "device=h100", "device.disk_gb=0.2", "data.num_train=20000") == 0
+    typed = ["device=h100", "device.disk_gb=0.2", "data.num_train=20000"]
+    assert planned(folder, *typed) == 1
+    captured = capsys.readouterr()
+    assert "does not fit: disk: " in captured.out and captured.err == "drafterforge: train-drafter does not fit\n"
+    command = suggested(captured.out)
+    assert "data.num_train=20000" in command and "data.features=online" in command
+    assert main(["plan", *command, *typed[:2]]) == 0
+    assert "fits: " in capsys.readouterr().out
+
+
+def test_the_command_that_is_suggested_fits_in_memory_and_on_disk(folder, capsys):
+    typed = ["device=h100", "device.memory_gb=0.003", "device.disk_gb=0.002", "drafter=eagle3"]
+    assert planned(folder, *typed, "data.batch_size=512", "trainer.tokens_per_batch=20000") == 1
     out = capsys.readouterr().out
-    assert "does not fit: disk takes" in out and "data.num_train=20000" in out and "data.features=online`" in out
+    assert "does not fit: disk: " in out and "memory of answers: " in out and "memory of training: " in out
+    assert main(["plan", *suggested(out), *typed[:3]]) == 0
+
+
+def test_what_nothing_mends_is_said_at_once(folder, capsys):
+    assert planned(folder, "device=h100", "device.memory_gb=0.000001", "target.dtype=float32") == 1
+    out = capsys.readouterr().out
+    assert "no setting that plan tries makes it fit" in out and "a device with more memory is needed" in out
+    assert planned(folder, "device=h100", "device.disk_gb=0.000001", "data.num_train=1") == 1
+    out = capsys.readouterr().out
+    assert "more disk is needed" in out and "estimated to fit" not in out
+
+
+def test_artifacts_that_estimates_do_not_read_are_mentioned(folder, capsys):
+    assert planned(folder, "device=h100") == 0
+    assert "reads no artifacts" not in capsys.readouterr().out
+    (folder.parent / "runs" / "toy" / "answers" / "sql").mkdir(parents=True)
+    assert planned(folder, "device=h100") == 0
+    assert "reads no artifacts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"), [("device=h100", "memory: each device"), ("target.device=cpu", "memory: all processes")]
+)
+def test_several_devices_are_planned(folder, capsys, devices, words):
+    trainer = ["trainer.devices=2", "trainer.num_nodes=2", "trainer.accumulate=4"]
+    assert planned(folder, devices, *trainer) == 0
+    assert "though 4 share" in (out := capsys.readouterr().out) and words in out
+
+
+def test_artifacts_of_other_settings_are_refused_as_by_the_command(tmp_path, capsys):
+    target = save_tiny_target(tmp_path / "tiny")
+    runs = f"runs_dir={tmp_path / 'runs'}"
+    train = ["train-drafter", "domain=sql", "target=hf", f"target.model={target}", runs, *SMOKE]
+    assert main(train) == 0
+    capsys.readouterr()
+    for changed in ("data.max_new_tokens=7", "trainer.lr=0.5", "data.num_train=7"):
+        assert main([*train, changed]) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert "was made with other settings" in line
+        assert planned(target, *SMOKE, changed) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == line
+    assert planned(target, *SMOKE, "name=other", "device.disk_gb=0.00001", "answers=[sql]") == 1
+    out = capsys.readouterr().out
+    assert "data.num_train" not in out  # the answers exist
+
+
+def test_a_target_that_the_hub_does_not_give_is_refused_after_one_attempt(tmp_path, capsys, monkeypatch):
+    attempts = []
+
+    def refuse(*_, **__):
+        attempts.append(1)
+        raise ConnectionError("no route to the hub")
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", refuse)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda **_: pytest.fail("tried for a minute"))
+    assert main(["plan", "prepare-data", "domain=sql", "target=hf", "target.model=nobody/nothing"]) == 2
+    assert "could not fetch config.json of target.model=nobody/nothing" in capsys.readouterr().err and attempts
 
 
 def test_a_plan_by_trials_leaves_nothing_behind_and_is_what_then_happens(tmp_path, capsys):
@@ -60,6 +136,7 @@ def test_a_plan_by_trials_leaves_nothing_behind_and_is_what_then_happens(tmp_pat
     assert planned(target, *SMOKE) == 0  # now answers and features are there
     out = capsys.readouterr().out
     assert "made before: 16 answers of sql" in out and "features" not in out
+    assert "sql was trained before" in " ".join(out.split())
 
 
 def test_a_plan_of_answers_alone_by_trials(tmp_path, capsys):
@@ -89,9 +166,17 @@ def test_answers_of_others_are_not_timed(tmp_path, capsys):
     assert "given with the prompts" in out and "twice" not in out
 
 
-def test_a_stream_is_not_planned(tmp_path, capsys):
-    assert planned(save_tiny_target(tmp_path / "tiny"), "data.stream=ring", command="train-drafter") == 2
-    assert "plan does not cover data.stream=ring" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        (["domain=sql", "data.stream=ring"], "plan does not cover data.stream=ring"),
+        (["domain=[sql,python]", "drafter=lora"], "plan takes one drafter, got lists of 2"),
+    ],
+)
+def test_what_is_not_planned_is_refused_before_anything_is_read(typed, line, capsys, monkeypatch):
+    monkeypatch.setattr("drafterforge.pipelines.plan.run", lambda *_: pytest.fail("planned"))
+    assert main(["plan", "train-drafter", *typed]) == 2
+    assert line in capsys.readouterr().err
 
 
 def test_a_spread_target_is_planned_without_decoding(tmp_path, capsys):

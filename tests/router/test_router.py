@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -279,3 +280,11 @@ def test_an_encoder_that_lacks_weights_is_refused_in_a_line(tmp_path):
     save_file(tensors, path, metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match=r"has no weights for encoder\.layer\.1\.output\.dense\.weight"):
         TextEncoder.open(str(tmp_path / "bert"))
+
+
+def test_the_encoder_that_a_router_s_file_names_is_never_downloaded(tmp_path, monkeypatch):
+    encoder = TextEncoder.open(str(save_encoder(tmp_path / "bert")))
+    encoder.source = "someone/encoder"
+    Router(net(width=16), LABELS, encoder=encoder).save(tmp_path)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **options: pytest.fail(f"looked up {address}"))
+    assert_refused(tmp_path, "downloaded before: type `hf download someone/encoder`")

@@ -20,6 +20,7 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.server import streaming
 from drafterforge.server.exchange import Exchange
 from drafterforge.server.metrics import Metrics
+from drafterforge.server.service import LONG_BODY
 from drafterforge.server.streaming import AnswerStream
 from drafterforge.server.wire import CompletionWire
 from drafterforge.server.worker import Job, Update, Worker
@@ -107,6 +108,22 @@ def test_a_client_that_disconnects_inside_its_body_leaves_no_request(shared):
         sock.sendall(HEAD.format(100).encode() + b"{")
     eventually(lambda: shared.figure("requests_total", status="499") == before + 1)
     assert shared.ask().status_code == 200
+
+
+def test_a_short_request_is_read_while_long_ones_are_tokenized(speaking, monkeypatch):
+    real, release = Engine.read, threading.Event()
+
+    def read(engine, prompt, *limits, **options):
+        if len(prompt) > LONG_BODY:
+            assert release.wait(WAIT_S)
+        return real(engine, prompt, *limits, **options)
+
+    monkeypatch.setattr(Engine, "read", read)
+    with serving(Engine(speaking)) as up, ThreadPoolExecutor(3) as pool:
+        long = [pool.submit(up.ask, prompt="x" * (LONG_BODY + 1)) for _ in range(3)]
+        assert up.ask().status_code == 200
+        release.set()
+        assert [answer.result(WAIT_S).status_code for answer in long] == [400] * 3  # longer than the context
 
 
 def test_a_full_queue_answers_with_retry_after(speaking, gate):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from drafterforge.errors import ArtifactError
 from drafterforge.training.resume import SafetensorsCheckpointIO
@@ -67,7 +68,7 @@ def test_a_damaged_checkpoint_is_one_clear_error(tmp_path, damage):
     SafetensorsCheckpointIO().save_checkpoint(STATE, path)
     content = {"truncated": path.read_bytes()[:-9], "empty": b"", "other": b"PK\x03\x04 something else"}[damage]
     path.write_bytes(content)
-    with pytest.raises(ArtifactError, match=r"last\.ckpt is no training checkpoint .*delete it to start again"):
+    with pytest.raises(ArtifactError, match=r"last\.ckpt is no training checkpoint .*; delete .* to start again"):
         SafetensorsCheckpointIO().load_checkpoint(path)
 
 
@@ -79,6 +80,22 @@ def test_a_failed_write_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("drafterforge.training.resume.save_file", full)
-    with pytest.raises(OSError):
+    with pytest.raises(ArtifactError, match="the disk is full"):
         SafetensorsCheckpointIO().save_checkpoint({"step": 2}, path)
     assert SafetensorsCheckpointIO().load_checkpoint(path) == {"step": 1}
+
+
+@pytest.mark.parametrize("where", ["tensor", "tree"])
+def test_a_flipped_bit_is_refused(tmp_path, where):
+    path = tmp_path / "last.ckpt"
+    SafetensorsCheckpointIO().save_checkpoint({"lr": 0.25, "weights": torch.ones(1000)}, path)
+    content = bytearray(path.read_bytes())
+    content[-500 if where == "tensor" else content.index(b"0.25") + 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"last\.ckpt is damaged .*; delete .* to start again"):
+        SafetensorsCheckpointIO().load_checkpoint(path)
+
+
+def test_a_checkpoint_of_a_version_without_digests_is_read(tmp_path):
+    save_file({"t0": torch.ones(2)}, tmp_path / "last.ckpt", metadata={"checkpoint": '{"list": [{"tensor": "t0"}]}'})
+    assert equal(SafetensorsCheckpointIO().load_checkpoint(tmp_path / "last.ckpt"), [torch.ones(2)])

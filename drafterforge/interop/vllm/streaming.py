@@ -5,10 +5,11 @@ Runs where vLLM is installed.  A run that was killed goes on with the prompts wh
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from drafterforge.artifacts.manifest import canonical_json
+from drafterforge.config.catalogue import did_you_mean
 from drafterforge.config.commands import PrepareDataConfig
 from drafterforge.config.progress import bar, say
 from drafterforge.data.answering import Conversation, encode_prompts, marked_spans
@@ -34,6 +36,7 @@ from drafterforge.data.stream import (
 from drafterforge.errors import ArtifactError, ConfigError, shorten
 from drafterforge.interop.layout import TargetFacts, read_target
 from drafterforge.interop.vllm.contract import USED_STREAMING, missing_of
+from drafterforge.interop.vllm.starting import ended_by_signals
 from drafterforge.targets.load import end_tokens, load_tokenizer, locate_target, longest_sequence
 
 METHOD = "extract_hidden_states"
@@ -96,6 +99,7 @@ def stream_answers(cfg: PrepareDataConfig) -> Path:
         ) from error
     if names := missing_of(USED_STREAMING.items()):
         raise ConfigError(f"this vLLM cannot stream: it has no {', '.join(names)}; type pip install 'vllm>=0.32,<0.34'")
+    require_arguments(data.vllm)
     prompts = load_prompts(data, cfg.domain, cfg.seed)
     facts = read_target(cfg.target)
     _, target_folder = locate_target(cfg.target)
@@ -129,7 +133,8 @@ def stream_answers(cfg: PrepareDataConfig) -> Path:
         str(folder), data.stream_gb, facts.taps, facts.config.num_hidden_layers, labels=labels, held_out=held_out
     )
     try:
-        llm = vllm.LLM(model=str(target_folder), **(arguments | data.vllm))
+        with ended_by_signals():
+            llm = vllm.LLM(model=str(target_folder), **(arguments | data.vllm))
     except Exception as error:
         raise_error(folder, error)
     try:
@@ -139,6 +144,15 @@ def stream_answers(cfg: PrepareDataConfig) -> Path:
     finally:
         llm.llm_engine.engine_core.shutdown()
     return folder
+
+
+def require_arguments(typed: Mapping[str, Any]) -> None:
+    """ConfigError if a key of `data.vllm` is no argument of vLLM's engine."""
+    from vllm import EngineArgs
+
+    valid = {field.name for field in dataclasses.fields(EngineArgs)}
+    for key in typed.keys() - valid:
+        raise ConfigError(f"data.vllm.{key} is no argument of vLLM's engine{did_you_mean(key, valid)}")
 
 
 def generation_config(facts: TargetFacts) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import peft
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from drafterforge.config.drafter import LoraConfig
-from drafterforge.drafters.eagle3.lora import WEIGHTS, LowRank
+from drafterforge.drafters.eagle3.lora import CONFIG, WEIGHTS, LowRank
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 
 PREFIX = "base_model.model."  # of tensor names in peft's files
@@ -37,6 +38,10 @@ def save_adapter(folder: Path, drafter: Eagle3Drafter, config: LoraConfig, gener
     peft_config = _peft_config(config)
     peft_config.base_model_name_or_path, peft_config.inference_mode = generalist, True
     peft_config.save_pretrained(folder)
+    path = folder / CONFIG  # peft's set of target modules has an order of its own in every process
+    values = json.loads(path.read_bytes())
+    values["target_modules"] = sorted(values["target_modules"])
+    path.write_text(json.dumps(values, indent=2, sort_keys=True))
     state = peft.get_peft_model_state_dict(drafter, save_embedding_layers=False)
     tensors = {PREFIX + key: value.detach().to("cpu", torch.bfloat16) for key, value in state.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

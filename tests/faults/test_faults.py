@@ -1,0 +1,68 @@
+"""Killed or hindered at random moments, a command leaves no half artifact, and typed again the same one."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.faults import harness
+from tests.faults.commands import COMMANDS, open_bench
+from tests.faults.faults import FAULTS, Trials
+from tests.faults.harness import Command
+
+KILLS = 10
+QUICK = ("prepare-data", "eagle3", "retrieval", "bundle", "archive")
+BY_NAME = {command.name: command for command in COMMANDS}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory) -> Trials:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        return Trials(open_bench(tmp_path_factory.mktemp("faults")), seed=0)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_killed_command_leaves_the_same_artifact(trials, name):
+    for _ in range(KILLS // len(QUICK)):
+        outcome = trials.run(BY_NAME[name], "kill")
+        assert not outcome.wrong, outcome
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "kill"])
+def test_a_hindered_command_ends_in_one_line_and_leaves_the_same_artifact(trials, fault):
+    outcome = trials.run(BY_NAME["eagle3" if fault == "power" else "prepare-data"], fault)
+    assert not outcome.wrong, outcome
+
+
+def test_the_harness_sees_a_half_artifact_a_difference_and_a_leftover(trials):
+    command, runs = BY_NAME["bundle"], trials.bench.fresh()
+    assert trials.bench.run(command, runs).code == 0
+    assert list(trials._differences(command, runs)) == []
+    name = "tiny/bundles/house"
+    (runs / name / "README.md").write_text("another card")
+    (runs / "tiny/bundles/.house.tmp-1").mkdir()
+    expected = ["differs: bundles/house/README.md", f"half: {name}", "left: tiny/bundles/.house.tmp-1"]
+    assert list(trials._differences(command, runs)) == expected
+
+
+def test_a_power_cut_loses_what_is_not_synced(tmp_path):
+    (tmp_path / "old").write_bytes(b"old")
+
+    def write(layer: harness.FileLayer) -> None:
+        (tmp_path / "lost").write_bytes(b"lost")
+        with open(tmp_path / "synced", "wb") as file:
+            file.write(b"synced")
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(tmp_path / "synced", tmp_path / "renamed")
+        layer.cut_power()
+
+    child, events = harness.start(Command("none", ("doctor",), ()), (), tmp_path, tmp_path / "output", write)
+    assert harness.finish(child, events, tmp_path / "output", 0.0).code == -signal.SIGKILL
+    contents = [(tmp_path / name).read_bytes() for name in ("old", "lost", "renamed")]
+    assert contents == [b"old", bytes(4), b"synced"]
