@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from drafterforge.drafters.block import propose
 from drafterforge.drafters.block.fused import FusedBlock, StackedBlocks
 from drafterforge.drafters.block.propose import BlockGroup, BlockReading
 from drafterforge.drafters.eagle3.fused import FusedDrafter
@@ -131,7 +132,8 @@ def test_a_stacked_pass_judges_as_each_drafter_alone(target):
     assert together.accepted[..., :2].unique().tolist() == [0.0, 1.0]
 
 
-def test_a_drafter_is_judged_by_what_it_would_have_drafted_there(target):
+def test_a_drafter_is_judged_by_what_it_would_have_drafted_there(target, monkeypatch):
+    monkeypatch.setattr(propose, "ROOTS", 12)  # fewer than the text has
     drafter = FusedBlock(tiny_block(target, markov_rank=4), target.backbone.embedding)
     tokens, features = text_of(target, 30)
     with torch.inference_mode():

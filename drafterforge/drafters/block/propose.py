@@ -27,6 +27,8 @@ from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask
 from drafterforge.tree.merge import RetrievalEvidence
 
+ROOTS = 32  # of a row, whose blocks are drafted together to judge a text
+
 
 def read_blocks(drafter: BlockPass, cache: KeyValueCache, tokens: Tensor, positions: Tensor, mask: Mask) -> Tensor:
     """Outputs [..., B, K, H] of block tokens [B, K] at positions [B, K].
@@ -131,7 +133,9 @@ class BlockGroup(DrafterGroup):
         judgement = None
         if truth is not None:
             before = torch.cat((self.roots[:, None], tokens[:, :-1]), dim=1)
-            logits = self.first_guesses(before, starts[:, None] + torch.arange(tokens.shape[1], device=tokens.device))
+            positions, base = starts[:, None] + torch.arange(tokens.shape[1], device=tokens.device), self.cache.used
+            parts = zip(before.split(ROOTS, dim=1), positions.split(ROOTS, dim=1), strict=True)
+            logits = torch.cat([self._first_guesses(*part, base) for part in parts], dim=2)
             judgement = judge(logits, self.drafters.token_ids, self.drafters.draft_ids, truth, top_k)
         self.roots = tokens.gather(1, added[:, None] - 1)[:, 0]
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
@@ -147,12 +151,14 @@ class BlockGroup(DrafterGroup):
             keys, values = (part.unflatten(1, (batch, width)).transpose(0, 1).flatten(0, 1) for part in pair)
             self.cache.write(layer, keys, values)
 
-    def first_guesses(self, roots: Tensor, positions: Tensor) -> Tensor:
-        """Logits of all drafters for the tokens after roots [B, A] at positions [B, A], [N, B, A, W]."""
+    def _first_guesses(self, roots: Tensor, positions: Tensor, base: int) -> Tensor:
+        """Logits of all drafters for the tokens after roots [B, A] at positions [B, A], [N, B, A, W].
+
+        base: slot of the cache where the blocks are written.
+        """
         drafters, (batch, width), size = self.drafters, roots.shape, self.drafters.spec.block_size
-        base, total = int(self.cache.used), width * size
         blocks = positions[:, :, None] + torch.arange(size, device=roots.device)
-        self.cache.set_slots(base, total)
+        self.cache.set_slots(base, width * size)
         text = torch.arange(base, device=roots.device) < positions[:, :, None]  # [B, A, S]
         itself = torch.eye(width, dtype=torch.bool, device=roots.device).repeat_interleave(size, 1)
         reads = torch.cat((text, itself.expand(batch, -1, -1)), dim=2).repeat_interleave(size, 1)
