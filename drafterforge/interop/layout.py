@@ -153,10 +153,11 @@ def _equal_exports(*folders: Path) -> bool:
         with safe_open(folder / FILES[1], "pt") as file:
             headers.append(file.metadata())
         tensors.append(load_file(folder / FILES[1]))
-    (config, other_config), (header, other_header), (weights, other) = configs, headers, tensors
-    equal = config == other_config and header == other_header and weights.keys() == other.keys()
+    (config, config_now), (header, header_now), (weights, weights_now) = configs, headers, tensors
+    equal = config == config_now and header == header_now and weights.keys() == weights_now.keys()
     return equal and all(
-        tensor.dtype == other[name].dtype and torch.equal(tensor, other[name]) for name, tensor in weights.items()
+        tensor.dtype == weights_now[name].dtype and torch.equal(tensor, weights_now[name])
+        for name, tensor in weights.items()
     )
 
 

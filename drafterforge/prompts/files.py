@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ Step = Callable[[Values, random.Random | None], None]  # sets one slot, or sever
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C if available
 _REPEAT = re.compile(r"(\d+)x(?: (.*))?")
+MAX_VALUES = 1_000_000  # of a grammar file; ours have some thousands
 _FILE_KEYS = {"order", "carries_text", "shared", "lists", "tasks"}
 _MISTAKES = (ConfigError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 _BODY_KEYS = {"when", "first", "before", "asks", "after", "draw", "cases", "last", "text"}
@@ -32,7 +34,12 @@ _FAMILY_KEYS = _BODY_KEYS - {"when"} | {"task", "for", "let", "nested"}
 def read_yaml(path: str | Path) -> Any:
     """The content of a YAML file; its text blocks become lists of lines."""
     try:
-        return _blocks_to_lists(yaml.load(Path(path).expanduser().read_text(encoding="utf-8"), Loader=_LOADER))
+        content = yaml.load(Path(path).expanduser().read_text(encoding="utf-8"), Loader=_LOADER)
+        return _blocks_to_lists(content, itertools.count())
+    except ConfigError as error:
+        raise ConfigError(f"the grammar {path}: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"the grammar {path} is nested too deeply") from None
     except OSError as error:
         raise ConfigError(f"cannot read the grammar {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -70,12 +77,17 @@ def lines(block: str) -> list[str]:
     return entries
 
 
-def _blocks_to_lists(content: Any) -> Any:
-    """Replace text blocks (texts that end in a line break) by lists of their lines."""
+def _blocks_to_lists(content: Any, counted: Iterator[int]) -> Any:
+    """Replace text blocks (texts that end in a line break) by lists of their lines.
+
+    counted: the values so far; YAML's aliases can repeat values without end.
+    """
+    if next(counted) > MAX_VALUES:
+        raise ConfigError(f"it has more than {MAX_VALUES:,} values; leave out aliases (`*name`) of aliases")
     if isinstance(content, dict):
-        return {key: _blocks_to_lists(value) for key, value in content.items()}
+        return {key: _blocks_to_lists(value, counted) for key, value in content.items()}
     if isinstance(content, list):
-        return [_blocks_to_lists(value) for value in content]
+        return [_blocks_to_lists(value, counted) for value in content]
     block = isinstance(content, str) and content.endswith("\n") and not content.isspace()
     return lines(content) if block else content
 

@@ -50,6 +50,7 @@ class BranchTrace:
 
     probs: np.ndarray  # [N, R, D, C] of the target, 0 where no tree has the child
     ranks: np.ndarray  # [N, R, K, D (D + 1) / 2, C] uint16, pairs as in `Trace.ranks`
+    overlaps: np.ndarray  # [N, R, D] of target and drafter at each node, see `tree.coverage`
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Trace:
     # for selectors; not stored
     accepted: np.ndarray | None = None  # [M, T] whether the token is among the proposals of each drafter of the pool
     outcomes: CycleOutcomes | None = None  # [M, R] of drafters with one tree, coverages summed over levels
-    branches: BranchTrace | None = None  # if coverages were recorded
+    branches: BranchTrace | None = None  # if recorded
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,14 @@ class TraceSpec:
     @staticmethod
     def of(manifest: Manifest) -> TraceSpec:
         """The spec in the manifest of a traces artifact."""
-        spec = parse_as(_SpecJson, manifest.config.get("recorded"), f"manifest of traces {manifest.name}: recorded")
-        numbers = [*spec.top_ks, spec.depth, spec.told]
+        content = manifest.config.get("recorded")
+        if isinstance(content, dict):
+            content = {{"told": "score_top_k"}.get(key, key): value for key, value in content.items()}
+        spec = parse_as(_SpecJson, content, f"manifest of traces {manifest.name}: recorded")
+        numbers = [*spec.top_ks, spec.depth, spec.score_top_k]
         if not spec.drafters or not spec.top_ks or not all(1 <= number <= MAX_SIZE for number in numbers):
             raise ArtifactError(f"traces {manifest.name} are damaged ({shorten(spec)}); {AGAIN}")
-        return TraceSpec(tuple(spec.drafters), tuple(spec.top_ks), spec.depth, spec.told)
+        return TraceSpec(tuple(spec.drafters), tuple(spec.top_ks), spec.depth, spec.score_top_k)
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class _SpecJson:
     drafters: list[str]
     top_ks: list[int]
     depth: int
-    told: int
+    score_top_k: int  # called `told` in files
 
 
 @dataclass(frozen=True)

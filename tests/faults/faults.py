@@ -97,16 +97,16 @@ class Trials:
 
     def _differences(self, command: Command, runs: harness.Path) -> Iterator[str]:
         _, expected = self.reference(command)
-        made = harness.content(command, runs)
-        yield from (f"differs: {name}" for name, digest in expected.items() if made.get(name) != digest)
+        hashes = harness.content(command, runs)
+        yield from (f"differs: {name}" for name, digest in expected.items() if hashes.get(name) != digest)
         yield from (f"half: {name}" for name in harness.half_artifacts(runs))
         yield from (f"left: {name}" for name in harness.leftovers(runs))
 
 
-def run_all(trials: Trials, commands: Sequence[Command], kills: int, others: int) -> Iterator[Outcome]:
-    """So many kills, commands taking turns, and so many of every other fault of each command."""
+def run_all(trials: Trials, commands: Sequence[Command], kills: int, repeats: int) -> Iterator[Outcome]:
+    """So many kills, commands taking turns, and so many of each further fault of each command."""
     for number in range(kills):
         yield trials.run(commands[number % len(commands)], "kill")
-    for _ in range(others):
+    for _ in range(repeats):
         for command in commands:
             yield from (trials.run(command, fault) for fault in FAULTS if fault != "kill")

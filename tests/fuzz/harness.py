@@ -193,11 +193,13 @@ def _work(
     for stream in (1, 2):
         os.dup2(null, stream)
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
-    count, watch, code = Count(reader.name), Watch(), 0
+    count, watch, code, parent = Count(reader.name), Watch(), 0, os.getppid()
     number = begin
 
     def read(data: bytes) -> None:
         nonlocal number
+        if os.getppid() != parent:
+            os._exit(1)
         if number >= end:
             return
         heartbeat[:8] = number.to_bytes(8, "little")
@@ -270,7 +272,7 @@ def _read(reader: Reader, data: bytes, count: Count, watch: Watch, failures: Pat
         except MemoryError:
             kind, text = "memory", traceback.format_exc()[-600:]
         except Exception as error:
-            kind, text = "traceback", _place(error)
+            kind, text = "traceback", _location(error)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     seconds, memory = time.perf_counter() - began, _peak() - before
@@ -286,7 +288,7 @@ def _read(reader: Reader, data: bytes, count: Count, watch: Watch, failures: Pat
         count.fail("memory", f"{memory >> 20} MiB for {len(data):,} bytes", data, failures)
 
 
-def _place(error: Exception) -> str:
+def _location(error: Exception) -> str:
     """Where an exception was raised, in our code and below it, with its type."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "/drafterforge/" in frame.filename or "/pipelines/" in frame.filename]

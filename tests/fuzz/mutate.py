@@ -17,56 +17,56 @@ NUMBERS = (0, 1, -1, 2**15, 2**31 - 1, -(2**31), 2**62, 2**63 - 1)
 VALUES = [*ABSURD, float("nan"), "\ud800", "\x00", "../../etc/passwd", "\x1b[2J", 2**31, 2**62, [0] * 50]
 
 
-def mutate_bytes(data: bytes, chance: random.Random, others: Sequence[bytes] = ()) -> bytes:
+def mutate_bytes(data: bytes, chance: random.Random, seeds: Sequence[bytes] = ()) -> bytes:
     """The data with one to six random changes."""
     content = bytearray(data)
     for _ in range(chance.randint(1, 6)):
-        chance.choice(_CHANGES)(content, chance, others)
+        chance.choice(_CHANGES)(content, chance, seeds)
     return bytes(content)
 
 
-def _flip(content: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
+def _flip(content: bytearray, chance: random.Random, seeds: Sequence[bytes]) -> None:
     if content:
         content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
 
 
-def _overwrite(content: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
+def _overwrite(content: bytearray, chance: random.Random, seeds: Sequence[bytes]) -> None:
     if len(content) > 8:
         form, start = chance.choice(["<i", "<q", "<I", "<H"]), chance.randrange(len(content) - 8)
         number = chance.choice(NUMBERS) % 2 ** (8 * struct.calcsize(form))
         content[start : start + struct.calcsize(form)] = struct.pack(form.upper(), number)
 
 
-def _insert(content: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
+def _insert(content: bytearray, chance: random.Random, seeds: Sequence[bytes]) -> None:
     start = chance.randint(0, len(content))
     content[start:start] = chance.choice(WORDS)
 
 
-def _delete(content: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
+def _delete(content: bytearray, chance: random.Random, seeds: Sequence[bytes]) -> None:
     start = chance.randint(0, len(content))
     del content[start : start + chance.choice((1, 4, 64, 4096))]
 
 
-def _repeat(content: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
+def _repeat(content: bytearray, chance: random.Random, seeds: Sequence[bytes]) -> None:
     start = chance.randint(0, len(content))
     content[start:start] = content[start : start + chance.choice((1, 16, 512))] * chance.randint(1, 8)
 
 
-def _truncate(content: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
+def _truncate(content: bytearray, chance: random.Random, seeds: Sequence[bytes]) -> None:
     del content[chance.randint(0, len(content)) :]
 
 
-def _splice(content: bytearray, chance: random.Random, others: Sequence[bytes]) -> None:
-    if others:
-        other = chance.choice(others)
+def _splice(content: bytearray, chance: random.Random, seeds: Sequence[bytes]) -> None:
+    if seeds:
+        seed = chance.choice(seeds)
         start = chance.randint(0, len(content))
-        content[start:] = other[chance.randint(0, len(other)) :]
+        content[start:] = seed[chance.randint(0, len(seed)) :]
 
 
 _CHANGES = (_flip, _flip, _overwrite, _insert, _delete, _repeat, _truncate, _splice)
 
 
-def mutate_json(data: bytes, chance: random.Random, others: Sequence[bytes] = ()) -> bytes:
+def mutate_json(data: bytes, chance: random.Random, seeds: Sequence[bytes] = ()) -> bytes:
     """A JSON document with another value at one to three of its nodes, or with a key more or less."""
     content = json.loads(data)
     for _ in range(chance.randint(1, 3)):
@@ -94,7 +94,7 @@ def _at(content: Any, path: Sequence[Any]) -> Any:
     return content
 
 
-def mutate_safetensors(data: bytes, chance: random.Random, others: Sequence[bytes] = ()) -> bytes:
+def mutate_safetensors(data: bytes, chance: random.Random, seeds: Sequence[bytes] = ()) -> bytes:
     """A safetensors file whose header is damaged as JSON, or as text, with its length put right."""
     size = int.from_bytes(data[:8], "little")
     header = data[8 : 8 + size]
@@ -105,8 +105,8 @@ def mutate_safetensors(data: bytes, chance: random.Random, others: Sequence[byte
 def mixed(*kinds: Callable[..., bytes]) -> Callable[..., bytes]:
     """One of several mutations each time."""
 
-    def mutate(data: bytes, chance: random.Random, others: Sequence[bytes] = ()) -> bytes:
-        return chance.choice(kinds)(data, chance, others)
+    def mutate(data: bytes, chance: random.Random, seeds: Sequence[bytes] = ()) -> bytes:
+        return chance.choice(kinds)(data, chance, seeds)
 
     return mutate
 

@@ -22,9 +22,10 @@ from drafterforge.assembly.bundles import open_bundle
 from drafterforge.bundle.archive import pack, unpack
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.bundle.write import write_bundle
-from drafterforge.cli import COMMANDS, main
+from drafterforge.cli import COMMANDS
 from drafterforge.config import compose
 from drafterforge.config.catalogue import command_groups, config_keys, group_choices
+from drafterforge.config.commands import InspectConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.features import FeatureSet
@@ -33,6 +34,7 @@ from drafterforge.drafters.retrieval.model import Datastore
 from drafterforge.errors import DrafterforgeError
 from drafterforge.interop.published_heads import read_head
 from drafterforge.interop.sglang.layout import write_sglang
+from drafterforge.pipelines import inspect
 from drafterforge.prompts.files import read_tasks, read_yaml
 from drafterforge.replay.trace import open_traces
 from drafterforge.router.router import Router
@@ -57,7 +59,7 @@ SERVER_S = 5.0  # longest wait for an answer of the server
 
 
 class RefusedError(DrafterforgeError):
-    """A command ended with exit code 2 and one line, or a server answered 4xx."""
+    """A server answered 4xx, or closed the connection."""
 
 
 @cache
@@ -77,9 +79,9 @@ def several_files(
     originals = {file: (folder / file).read_bytes() for file in files}
     texts = [number for number, file in enumerate(files) if file.endswith(".json")]
 
-    def mutate(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    def mutate(data: bytes, chance: random.Random, seeds: Sequence[bytes]) -> bytes:
         change = MUTATIONS.get(Path(files[data[0]]).suffix, mutate_bytes)
-        return data[:1] + change(data[1:], chance, [other[1:] for other in others if other[0] != data[0]])
+        return data[:1] + change(data[1:], chance, [seed[1:] for seed in seeds if seed[0] != data[0]])
 
     def read(data: bytes) -> None:
         file = files[data[0]]
@@ -184,17 +186,9 @@ def manifests(folder: Path) -> Reader:
             content.pop("digest", None)
             digest = hashlib.sha256(canonical_json(content)).hexdigest()
             (path / MANIFEST).write_text(json.dumps({**content, "digest": digest}))
-        command("inspect", str(path), f"runs_dir={folder / 'runs'}")
+        inspect.run(InspectConfig(path=str(path), runs_dir=str(folder / "runs")))
 
     return several_files("manifests", path, [MANIFEST], keys_of(path / MANIFEST), read)
-
-
-def command(*arguments: str) -> None:
-    """Run a command in this process; RefusedError if it ends with exit code 2."""
-    code = main(list(arguments))
-    if code == 2:
-        raise RefusedError("exit code 2")
-    assert code == 0, code
 
 
 def overrides(folder: Path) -> Reader:
@@ -384,12 +378,12 @@ def requests(folder: Path) -> Reader:
     seeds = [post("/v1/completions", plain), post("/v1/chat/completions", chat)]
     seeds += [get.format(path).encode() for path in ("/v1/models", "/health", "/metrics", "/v1/models/tiny")]
 
-    def mutate(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
+    def mutate(data: bytes, chance: random.Random, seeds: Sequence[bytes]) -> bytes:
         head, _, body = data.partition(b"\r\n\r\n")
         if body and chance.random() < 0.6:
             path = "/v1/completions" if b"/v1/completions" in head else "/v1/chat/completions"
             return post(path, json.loads(mutate_json(body, chance)))
-        return mutate_bytes(data, chance, others)
+        return mutate_bytes(data, chance, seeds)
 
     limits = {"max_body_bytes": 20_000, "max_new_tokens": 8, "read_timeout_s": 0.05, "timeout_s": 3.0}
     server = ExitStack()  # never closed: it runs until the process ends

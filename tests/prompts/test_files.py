@@ -9,7 +9,7 @@ import pytest
 
 from drafterforge.errors import ConfigError
 from drafterforge.prompts.expressions import compile_expression
-from drafterforge.prompts.files import lines
+from drafterforge.prompts.files import lines, read_yaml
 from drafterforge.prompts.grammar import Grammar
 from drafterforge.prompts.templates import Record, fill
 
@@ -131,3 +131,20 @@ def test_a_grammar_makes_no_python_object(tmp_path):
 def test_a_grammar_that_is_missing_is_named(tmp_path):
     with pytest.raises(ConfigError, match="cannot read"):
         Grammar.open("shop", tmp_path / "none.yaml").writers  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}' if n else 'x'] * 10)}]\n" for n in range(9)),
+            "1,000,000 values",
+        ),
+        ("[" * 900 + "]" * 900, "nested too deeply"),
+    ],
+)
+def test_a_grammar_that_would_fill_the_memory_is_one_line(tmp_path, text, reason):
+    path = tmp_path / "bomb.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=reason):
+        read_yaml(path)
