@@ -78,7 +78,8 @@ def run(planned: PlannedCommand) -> None:
     settings, left = fitter.search(planned.config)
     if left:
         least = "; ".join(f"{misfit} at least" for misfit in left)
-        print(f"no setting that plan tries makes it fit: {least}; {left[0].remedy} is needed")
+        remedies = " and ".join(dict.fromkeys(misfit.remedy for misfit in left))
+        print(f"no setting that plan tries makes it fit: {least}; {remedies} is needed")
     else:
         typed = planned.with_settings(*(f"{key}={plain_value(value)}" for key, value in settings.items()))
         print(f"estimated to fit: {typed}")

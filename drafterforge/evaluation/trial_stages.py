@@ -49,9 +49,10 @@ def stages_of(
         stored, words = work.stored_tokens * per_token, f"{work.stored_tokens:,} tokens x {per_token:,} bytes"
         if cfg.data.answers == "target" and not planned.answered:  # captured while answering
             words, seconds, disk = f"{words}; twice until all are stored", stored * trials.byte_s, stored
+            memory = 0.0  # less than answering takes
         else:
-            seconds, disk = work.stored_tokens * trials.capture_s, 0.0
-        stages.append(Stage("features", seconds, words, work.stored_tokens, trials.answers_peak, disk, stored))
+            seconds, disk, memory = work.stored_tokens * trials.capture_s, 0.0, trials.answers_peak
+        stages.append(Stage("features", seconds, words, work.stored_tokens, memory, disk, stored))
     if isinstance(cfg, TrainDrafterConfig):
         is_trained = Stage("training", 0.0, f"{cfg.drafter_name} was trained before")
         stages.append(is_trained if planned.trained else _training(trials, cfg, work))
