@@ -19,7 +19,7 @@ from drafterforge.artifacts.manifest import MANIFEST
 from drafterforge.cli.overrides import read_config
 from drafterforge.evaluation.planning import peak_disk
 from drafterforge.evaluation.stage_trials import folder_bytes, private_bytes
-from drafterforge.targets.device import choose_device
+from drafterforge.targets.device import choose_device, choose_dtype
 
 from bench_record import save_record
 
@@ -49,7 +49,10 @@ def main() -> int:
         measured = measure(typed, Path(folder) / "runs")
     figures = compare(estimated, measured)
     if options.json:
-        save_record(options.json, "plan", choose_device("auto"), "of target.dtype", figures)
+        target = read_config("plan", ["train-drafter", *typed]).target
+        device = choose_device(target.device)
+        dtype = str(choose_dtype(target.dtype, device)).removeprefix("torch.")
+        save_record(options.json, "plan", device, dtype, figures)
     return int(any(abs(figures[name] - 1) > TOLERANCE for name in BARS))
 
 
@@ -57,7 +60,6 @@ def estimate(typed: list[str]) -> dict:
     """The stages that `plan` prints, as numbers."""
     from drafterforge.evaluation.planned_devices import find_devices, free_room
     from drafterforge.pipelines.plan import make_plan
-    from drafterforge.targets.device import choose_dtype
     from drafterforge.targets.shape import ModelShape, find_config
 
     planned = read_config("plan", ["train-drafter", *typed])

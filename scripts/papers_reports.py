@@ -29,7 +29,16 @@ from drafterforge.reporting.reader import read_report
 from papers_tables import ROOT, shipped_drafters
 from results import PRIVATE
 
-CURVES = ("mat_by_domain", "scaling", "replayed", "profile", "profile_error", "priced_by", "machine")  # that are kept
+CURVES = (  # that are kept
+    "mat_by_domain",
+    "scaling",
+    "signal_strength",
+    "replayed",
+    "profile",
+    "profile_error",
+    "priced_by",
+    "machine",
+)
 TARGET = "smollm2-135m"
 PARTS = ("manifest.json", "rows.json")  # of a router
 

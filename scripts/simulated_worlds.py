@@ -121,7 +121,7 @@ def play_auto(answer: Counterfactual) -> list[PlayedCycle]:
     arms = RowArms(ArmKnowledge(1.0), answer.names)
     hits = answer.accepted > 0
 
-    def after(cycle: PlayedCycle, _: float | None) -> None:
+    def after(cycle: PlayedCycle, _: dict[str, float]) -> None:
         tokens = cycle.position + cycle.accept_length
         if not arms.is_due(tokens):
             return

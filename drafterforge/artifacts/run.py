@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from drafterforge.artifacts.folder import reuse_artifact, write_artifact
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.artifacts.staging import drop_staging, open_staging, staging_folder
+from drafterforge.artifacts.staging import drop_staging, open_staging, require_same_settings, staging_folder
 
 
 class NamedTarget(Protocol):
@@ -54,6 +54,11 @@ class ArtifactRun:
         more: further values that determine the content of the shards.
         """
         return open_staging(self.path, {**self.identity, **more}, replace=self.overwrite, name_key=self.name_key)
+
+    def require_stageable(self, **more: Any) -> None:
+        """ArtifactError if `stage` would refuse unfinished work of other settings.  more: as of `stage`."""
+        if not self.overwrite:
+            require_same_settings(self.path, {**self.identity, **more}, self.name_key)
 
     @contextlib.contextmanager
     def write(self, metrics: dict[str, Any] | None = None) -> Iterator[Path]:

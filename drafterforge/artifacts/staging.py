@@ -39,19 +39,17 @@ def open_staging(path: Path | str, settings: Mapping[str, Any], replace: bool = 
         for leftover in folder.rglob(".*.tmp-*"):
             leftover.unlink(missing_ok=True)
         config = folder / "config.json"
-        changed = reason = ""
+        reason = ""
         try:
+            if not replace:
+                require_same_settings(path, settings, name_key)
             stored = json.loads(config.read_bytes())
-            changed = first_difference(with_present_keys(stored), settings) if isinstance(stored, dict) else ""
-            reason = changed if isinstance(stored, dict) else "damaged"
+            reason = first_difference(with_present_keys(stored), settings) if isinstance(stored, dict) else "damaged"
+        except ArtifactError:
+            os.close(_staging_locks.pop(folder))
+            raise
         except (OSError, ValueError):
             reason = "its config.json is missing or damaged" if any(folder.iterdir()) else ""
-        if changed and not replace and any(entry != config for entry in folder.iterdir()):
-            os.close(_staging_locks.pop(folder))
-            raise ArtifactError(
-                f"{folder} has unfinished work of other settings ({changed}); type overwrite=true to delete it, or "
-                f"{name_key}=OTHER to leave it"
-            )
         if reason:
             log.warning("%s was started with other settings (%s): starting from the beginning", folder, reason)
             config.unlink(missing_ok=True)  # first: a killed clean-up must not look resumable
@@ -60,6 +58,22 @@ def open_staging(path: Path | str, settings: Mapping[str, Any], replace: bool = 
         if not config.exists():
             save_json_atomic(config, settings)
     return folder
+
+
+def require_same_settings(path: Path | str, settings: Mapping[str, Any], name_key: str = "name") -> None:
+    """ArtifactError if the staging folder of `path` has work of other settings; locks and changes nothing."""
+    folder = staging_folder(path)
+    config = folder / "config.json"
+    try:
+        stored = json.loads(config.read_bytes())
+    except (OSError, ValueError):
+        return
+    changed = first_difference(with_present_keys(stored), plain_json(settings)) if isinstance(stored, dict) else ""
+    if changed and any(entry != config for entry in folder.iterdir()):
+        raise ArtifactError(
+            f"{folder} has unfinished work of other settings ({changed}); type overwrite=true to delete it, or "
+            f"{name_key}=OTHER to leave it"
+        )
 
 
 def drop_staging(path: Path | str) -> None:

@@ -47,7 +47,7 @@ class SuiteConfig:
     replay: bool = setting(True, "record every position of the answers, and replay all selectors exactly")
     selectors: list[str] = setting([], "selectors to replay; empty: all")
     schedulers: list[str] = setting([], "policies to replay with each selector, besides the static tree")
-    pool_orders: int = setting(4, "random orders of drafters over which replays of smaller pools are averaged")
+    pool_orders: int = setting(4, "random orders of drafters, and of requests, over which replays are averaged")
     timed_prompts: int = setting(8, "requests decoded one by one to measure tokens/s, methods in turn; 0: none")
     methods: list[str] = setting(
         [*METHODS], "timed methods: these, names of drafters or selectors, SELECTOR/POLICY, DRAFTER+retrieval"

@@ -63,8 +63,7 @@ def prepare_answers(
     if run.existing is not None and _matches_prompts(run.existing, digest, path, overwrite):
         return AnswerSet(path, run.existing)
 
-    limits = [data.answers, data.max_prompt_tokens, data.max_new_tokens, data.temperature]
-    staging = run.stage(prompts=digest, limits=limits, shard_size=data.shard_size, seed=seed, eos_ids=sorted(eos_ids))
+    staging = run.stage(**_staged_settings(digest, data, seed, eos_ids))
     shards = _shards(conversations, data.shard_size)
     tokens = answers = 0
     seconds = 0.0
@@ -105,14 +104,23 @@ def existing_answers(
     path: Path,
     target: NamedTarget,
     config: Mapping[str, Any],
+    seed: int,
+    eos_ids: Collection[int],
     overwrite: bool,
 ) -> AnswerSet | None:
     """The artifact that `prepare_answers` would reuse; None if it would answer.  ArtifactError as it raises them."""
     run = artifact_run(path, "answers", target, config, overwrite=overwrite)
-    if run.existing is None:
-        return None
     digest = _digest([c for split in SPLITS for c in encode_prompts(tokenizer, split, prompts, data)])
-    return AnswerSet(path, run.existing) if _matches_prompts(run.existing, digest, path, overwrite) else None
+    if run.existing is not None and _matches_prompts(run.existing, digest, path, overwrite):
+        return AnswerSet(path, run.existing)
+    run.require_stageable(**_staged_settings(digest, data, seed, eos_ids))
+    return None
+
+
+def _staged_settings(digest: str, data: DataConfig, seed: int, eos_ids: Collection[int]) -> dict[str, Any]:
+    """Values that determine the content of shards, beside the recorded settings.  digest: of the prompts."""
+    limits = [data.answers, data.max_prompt_tokens, data.max_new_tokens, data.temperature]
+    return dict(prompts=digest, limits=limits, shard_size=data.shard_size, seed=seed, eos_ids=sorted(eos_ids))
 
 
 # --- conversations -------------------------------------------------------------------------------

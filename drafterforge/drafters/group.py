@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from drafterforge.drafters.judging import Judgement, Truth
 from drafterforge.drafters.proposer import JudgedProposer, PromptReader
 from drafterforge.errors import ConfigError
+from drafterforge.tree.branch import expand_with_proposals
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence
@@ -44,10 +45,12 @@ class TextReading(ABC):
         shape: TreeShape,
         growth: Growth | None = None,
         retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
     ) -> Tree:
-        """Trees of one drafter below roots [B]; growth, retrieval: as for `expand`."""
+        """Trees of one drafter below roots [B]; growth, retrieval, proposals: as for `DrafterGroup.draft`."""
         step, logits = self.step(member, roots, shape.top_k * shape.depth), self.guesses(member, roots)
-        return expand(self.tokens[roots], logits, shape, step, self.token_ids[member], growth, retrieval)
+        grow = expand_with_proposals if proposals else expand
+        return grow(self.tokens[roots], logits, shape, step, self.token_ids[member], growth, retrieval)
 
     def drafts(
         self, member: int, roots: Tensor, top_ks: Sequence[int], truth: Tensor, score_top_k: int, branch: bool
@@ -88,7 +91,7 @@ class DrafterGroup(ABC):
         """Queue committed tokens for reading: counts[b] of tokens [B, A], with features [B, A, 3H]."""
 
     @abstractmethod
-    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = ()) -> Judgement | None:
         """Let all drafters read unread tokens; with `truth`, judge them on these tokens.
 
         top_k: number of proposals that count, of each drafter, [N].
@@ -117,10 +120,12 @@ class DrafterGroup(ABC):
         shape: TreeShape,
         growth: Growth | None = None,
         retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
     ) -> Tree:
         """Trees of one drafter below the roots [B'] of some rows.
 
-        growth, retrieval: see `expand`; passed only to kinds that are scheduled or part of a hybrid.
+        growth, retrieval: see `expand`; passed only to kinds that are scheduled or part of a hybrid.  proposals: with
+        `Tree.proposals`, if the kind knows them.
         """
 
     def guesses(self, member: int, rows: list[int]) -> Tensor:
@@ -164,7 +169,7 @@ class SoloGroup(DrafterGroup):
             if self.proposer.reads_features:
                 self.unread_features[row].append(features[row, :count])
 
-    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = ()) -> Judgement | None:
         """See `DrafterGroup`; several values in `top_k` judge the one drafter by each of them."""
         if truth is None:
             self.catch_up()
@@ -172,7 +177,7 @@ class SoloGroup(DrafterGroup):
         tokens, features, counts = self._take_unread()
         guesses = self.proposer.read_with_guesses(tokens, features, counts)
         rows = [list(row[:count]) for row, count in zip(guesses, counts, strict=True)]
-        return self.proposer.judge(rows, truth, top_k, details)
+        return self.proposer.judge(rows, truth, top_k)
 
     def catch_up(self) -> None:
         """Read unread tokens."""
@@ -200,6 +205,8 @@ class SoloGroup(DrafterGroup):
         shape: TreeShape,
         growth: Growth | None = None,
         retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
     ) -> Tree:
         self.catch_up()
-        return self.proposer.draft_rows(rows, root, shape)
+        draft = self.proposer.draft_with_proposals if proposals else self.proposer.draft_rows
+        return draft(rows, root, shape)

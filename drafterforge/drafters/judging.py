@@ -6,7 +6,7 @@ Axes: N drafters, B rows, A committed tokens, W draft vocabulary, V target vocab
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,31 +26,23 @@ class Judgement:
 
     accepted: Tensor  # 1 if the committed token is among the drafter's top k
     gamma: Tensor  # target probability of the drafter's top k
-    log_q: Tensor | None = None  # drafter's log-probability of the committed token; -inf outside its vocabulary
-    divergence: Tensor | None = None  # total variation distance of drafter and target; 1 where q is unknown
 
     def add_proposals(self, rows: Sequence[int], extra: Judgement) -> Judgement:
         """Add the proposals of other drafters, `extra` [n], to those of drafters `rows` [n].
 
         A token is accepted if either proposes it; gamma is the larger of the two, a lower bound of the union's mass.
         """
-        parts = {}
-        for name in ("accepted", "gamma"):
-            values = getattr(self, name).clone()
-            values[list(rows)] = torch.maximum(values[list(rows)], getattr(extra, name))
-            parts[name] = values
-        return replace(self, **parts)
+        parts = []
+        for values, added in ((self.accepted, extra.accepted), (self.gamma, extra.gamma)):
+            values = values.clone()
+            values[list(rows)] = torch.maximum(values[list(rows)], added)
+            parts.append(values)
+        return Judgement(*parts)
 
     @staticmethod
     def join(parts: list[Judgement]) -> Judgement:
         """Concatenate the judgements of several groups."""
-        columns = {name: [getattr(part, name) for part in parts] for name in Judgement.__dataclass_fields__}
-        return Judgement(
-            **{
-                name: None if any(value is None for value in values) else torch.cat(values)
-                for name, values in columns.items()
-            }
-        )
+        return Judgement(torch.cat([part.accepted for part in parts]), torch.cat([part.gamma for part in parts]))
 
 
 def judge(
@@ -59,14 +51,13 @@ def judge(
     draft_ids: Tensor,
     truth: Truth,
     top_k: Sequence[int],
-    details: bool = False,
     limits: Tensor | None = None,
 ) -> Judgement:
     """Judge drafters by their logits.
 
     logits: for each committed token, [N, B, A, W].  token_ids: target id of every draft id, [N, W].  draft_ids: draft
-    id of every target id or -1, [N, V].  top_k: number of proposals that count, of each drafter, [N].  details: also
-    compute log_q and divergence.  limits: `top_k` on the device, [N], if it is there.
+    id of every target id or -1, [N, V].  top_k: number of proposals that count, of each drafter, [N].  limits: `top_k`
+    on the device, [N], if it is there.
     """
     count, batch, width, size = logits.shape
     logits = logits.float()
@@ -88,51 +79,23 @@ def judge(
         children = token_ids[:, None, None].expand(-1, batch, width, -1).gather(-1, children)
         mass = truth.distributions.expand(count, -1, -1, -1).gather(-1, children)
         gamma = (mass * (torch.arange(width_k, device=logits.device) < limits[..., None])).sum(dim=-1).float()
-    if not details:
-        return Judgement(accepted, gamma)
-    log_q = (token_logits[..., 0] - logits.logsumexp(dim=-1)).masked_fill(~in_vocab, float("-inf"))
-    return Judgement(accepted, gamma, log_q, total_variation(logits, token_ids, truth))
+    return Judgement(accepted, gamma)
 
 
-def total_variation(logits: Tensor, token_ids: Tensor, truth: Truth) -> Tensor:
-    """1 - sum_v min(p(v), q(v)), [N, B, A]; q is zero outside the drafter's vocabulary."""
-    q = logits.softmax(dim=-1)  # [N, B, A, W]
-    if truth.distributions is None:  # greedy: p is one-hot
-        hit = token_ids[:, None, None] == truth.tokens[None, :, :, None]
-        return 1.0 - (q * hit).sum(dim=-1)
-    at = token_ids[:, None, None].expand(-1, *truth.tokens.shape, -1)
-    p = truth.distributions.expand(len(q), -1, -1, -1).gather(-1, at)
-    return 1.0 - torch.minimum(p.float(), q).sum(dim=-1)
-
-
-def judge_sets(
-    children: list[list[dict[int, float]]], truth: Truth, top_k: Sequence[int], details: bool = False
-) -> Judgement:
+def judge_sets(children: list[list[dict[int, float]]], truth: Truth, top_k: Sequence[int]) -> Judgement:
     """Judge one drafter by its proposals.
 
     children: proposals for each committed token of each row, with probabilities, best first.
     """
-    shape = truth.tokens.shape
-    accepted, log_q, divergence = torch.zeros(shape), torch.full(shape, float("-inf")), torch.ones(shape)
-    gamma = accepted if truth.distributions is None else torch.zeros(shape)
+    accepted = torch.zeros(truth.tokens.shape)
+    gamma = accepted if truth.distributions is None else torch.zeros(truth.tokens.shape)
     for row, (tokens, row_proposals) in enumerate(zip(truth.tokens.tolist(), children, strict=True)):
         for position, (token, proposals) in enumerate(zip(tokens, row_proposals, strict=False)):
             best = list(proposals)[: top_k[0]]
             accepted[row, position] = token in best
             if truth.distributions is not None and best:
                 gamma[row, position] = truth.distributions[row, position, best].sum().item()
-            if details and proposals:
-                q = torch.tensor(list(proposals.values()))
-                is_token = torch.tensor([guess == token for guess in proposals]).double()
-                p = (
-                    is_token
-                    if truth.distributions is None
-                    else truth.distributions[row, position, list(proposals)].cpu()
-                )
-                log_q[row, position] = (q * is_token).sum().log()
-                divergence[row, position] = 1.0 - torch.minimum(p, q).sum()
-    parts = (accepted, gamma, log_q, divergence) if details else (accepted, gamma)
-    return Judgement(*(part[None].to(truth.tokens.device) for part in parts))
+    return Judgement(*(part[None].to(truth.tokens.device) for part in (accepted, gamma)))
 
 
 def draft_id_table(token_ids: Tensor, vocab_size: int) -> Tensor:

@@ -116,10 +116,14 @@ class JudgedProposer(SoloProposer):
     def draft_rows(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
         """As `draft_trees`, for some rows, whose roots are [B']."""
 
-    def judge(self, guesses: list[list[Any]], truth: Truth, top_k: Sequence[int], details: bool = False) -> Judgement:
+    def draft_with_proposals(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+        """As `draft_rows`, with `Tree.proposals`; by default without, or with those that `as_tree` adds."""
+        return self.draft_rows(rows, root, shape)
+
+    def judge(self, guesses: list[list[Any]], truth: Truth, top_k: Sequence[int]) -> Judgement:
         """Judge each row's guesses; by default a guess is a dict of proposals and probabilities, best first.
 
         top_k: number of proposals that count; the result has one entry for each value.
         """
-        by_top_k = {count: judge_sets(guesses, truth, [count], details) for count in dict.fromkeys(top_k)}
+        by_top_k = {count: judge_sets(guesses, truth, [count]) for count in dict.fromkeys(top_k)}
         return Judgement.join([by_top_k[count] for count in top_k])

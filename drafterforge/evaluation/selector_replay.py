@@ -19,13 +19,13 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.replay.answer_recorder import AnswerRecorder
-from drafterforge.replay.curves import actions, pool_scaling, regret_curves, weights
+from drafterforge.replay.curves import actions, pool_scaling, regret_by_order, regret_curves, reward_signals, weights
 from drafterforge.replay.selector_play import Cycles, RecordedAnswers, accept_rate, tune_options
 from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
 from drafterforge.selectors import names as selector_names
-from drafterforge.selectors import wants_coverage
+from drafterforge.selectors import reads_branches
 from drafterforge.selectors.naming import TUNED, result_name
 from drafterforge.targets.load import Target
 
@@ -196,7 +196,7 @@ class SelectorReplay:
         return rows
 
     def curves(self) -> dict[str, Any]:
-        """Curves of the report: drafters by domain, regret, weights, pool scaling and trees of a policy."""
+        """Curves of the report: drafters by domain, regret, weights, rewards, pool scaling and trees of a policy."""
         recorded = self.static
         cycles = {method.method: method.cycles for method in self.methods if method.scheduler == STATIC}
         policy = self.cfg.pool.scheduler or next((name for name in self.by_scheduler if name != STATIC), STATIC)
@@ -212,6 +212,12 @@ class SelectorReplay:
             "regret_curves": regret_curves(recorded, {n: c for n, c in cycles.items() if not n.endswith(" alone")}),
             "weights": weights(recorded, self._pool_selector(), longest),
             "actions": actions(self.by_scheduler[policy], with_policy[0].cycles) if scheduled else [],
+            "signal_strength": [
+                {"domain": domain, **row}
+                for domain, indices in self._indices_by_domain().items()
+                for row in reward_signals(recorded.select(indices))
+            ],
+            "regret_by_order": regret_by_order(recorded, learners, self.cfg.suite.pool_orders) if several else {},
             "scaling": pool_scaling(recorded, learners, orders=self.cfg.suite.pool_orders) if several else {},
         }
 
@@ -250,10 +256,10 @@ class SelectorReplay:
     ) -> dict[str, RecordedAnswers]:
         """Recorded answers by scheduler.  part: name of the counterfactuals in the resume cache."""
         selectors = [(self.cfg.pool.selector, self.cfg.pool.options), *((name, {}) for name in self.selectors)]
-        coverages = any(wants_coverage(name, options) for name, options in selectors)
+        branches = any(reads_branches(name, options) for name, options in selectors)
         target, pool, shape = self.factory.target, self.pool, self.factory.shape
         max_new_tokens = self.cfg.suite.max_new_tokens
-        recorder, counterfactuals = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, coverages), []
+        recorder, counterfactuals = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, branches), []
         with bar("recording every position", len(answers)) as progress:
             for index, answer in enumerate(answers):
                 record = partial(recorder.record, answer)

@@ -54,6 +54,8 @@ class PlannedPrompts:
             joined = join_answers(cfg, target, sets)
             run = drafter_run(choose_init(cfg, target), target, joined)
             trained = run.artifact.existing is not None and not cfg.overwrite
+            if not trained:
+                run.artifact.require_stageable()
         captured = cfg.data.features == "cached" and all([has_features(cfg, target, each) for each in joined.sets])
         rows = {split: joined.rows(split, cfg.domain.answers_domain) for split in SPLITS}
         prompts = {split: [_transcript(row) for row in rows[split]] for split in SPLITS}

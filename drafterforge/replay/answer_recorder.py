@@ -38,11 +38,11 @@ def record_answers(
     answers: Sequence[Generation],
     schedulers: Mapping[str, Scheduler] | None = None,
     max_new_tokens: int | None = None,
-    coverages: bool = False,
+    branches: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, RecordedAnswers]:
     """Record greedy answers under each scheduler, see `AnswerRecorder`.  progress: called after each answer."""
-    recorder = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, coverages)
+    recorder = AnswerRecorder(target, pool, shape, schedulers, max_new_tokens, branches)
     counterfactuals: list[dict[str, Counterfactual]] = []
     for answer in answers:
         counterfactuals.append(recorder.record(answer))
@@ -63,13 +63,13 @@ class AnswerRecorder:
         shape: TreeShape,
         schedulers: Mapping[str, Scheduler] | None = None,
         max_new_tokens: int | None = None,
-        coverages: bool = False,
+        branches: bool = False,
     ) -> None:
         """shape: tree of the engine, for drafters without a scheduler.
 
         schedulers: `StaticScheduler(shape)` is the engine without a scheduler; None: that alone, as `STATIC`.
-        max_new_tokens: limit of the answers.  coverages: also record coverage, the reward of MetaSD's
-        selectors, for which the target reads every drafter's branches.
+        max_new_tokens: limit of the answers.  branches: also record coverage and overlap, rewards of
+        MetaSD's selectors, for which the target reads every drafter's branches.
         """
         self.target, self.pool, self.shape, self.max_new_tokens = target, pool, shape, max_new_tokens
         self.schedulers = dict(schedulers or {STATIC: StaticScheduler(shape)})
@@ -80,7 +80,7 @@ class AnswerRecorder:
         scheduled = [name for name in pool.names if any(each.scheduled(name) for each in self.pools.values())]
         self.scheduled = [pool.names.index(name) for name in scheduled]
         self.spec, max_nodes = _required(scheduled, self.schedulers)
-        self.branch_nodes = max_nodes if coverages else 0
+        self.branch_nodes = max_nodes if branches else 0
         self.generators = {name: torch.Generator().manual_seed(0) for name in self.schedulers}
 
     def record(self, answer: Generation) -> dict[str, Counterfactual]:
@@ -141,11 +141,13 @@ class AnswerRecorder:
         width = (*np.indices(depth.shape), np.searchsorted(self.spec.top_ks, np.where(nodes > 1, top_k, 0)))
         values = [accept_lengths(trace.ranks[width], depth, nodes), depth, nodes, top_k]
         if trace.branches is not None:
-            ranks, coverage = trace.branches.ranks[width], np.zeros(depth.shape)
+            ranks, (coverage, overlap, levels) = trace.branches.ranks[width], np.zeros((3, *depth.shape))
             for level in range(1, int(depth.max(initial=0)) + 1):
                 verified = (ranks_at(ranks, depth, level) < nodes[..., None]) & (level <= depth)[..., None]
                 coverage += (verified * trace.branches.probs[:, :, level - 1]).sum(axis=2)
-            values.append(coverage)
+                overlap += verified[..., 0] * trace.branches.overlaps[:, :, level - 1]
+                levels += verified[..., 0]
+            values += [coverage, overlap / np.maximum(levels, 1)]
         arrays = {key: array.copy() for key, array in trace.outcomes.arrays().items()}
         for array, value in zip(arrays.values(), values, strict=True):
             array[self.scheduled] = value

@@ -34,6 +34,7 @@ class CycleOutcomes:
     num_nodes: np.ndarray  # verified nodes, root included
     top_k: np.ndarray
     coverage: np.ndarray | None = None  # of the draft, if recorded; see `tree.coverage`
+    overlap: np.ndarray | None = None  # of target and drafter, if recorded; see `tree.coverage`
 
     @staticmethod
     def undrafted(num_drafters: int, num_roots: int) -> CycleOutcomes:
@@ -44,6 +45,11 @@ class CycleOutcomes:
     def arrays(self) -> dict[str, np.ndarray]:
         """The recorded arrays by name."""
         return {key.name: array for key in fields(self) if (array := getattr(self, key.name)) is not None}
+
+    def branch(self, drafter: int, root: int) -> dict[str, float]:
+        """Coverage and overlap of a drafter's draft at a root, if recorded."""
+        recorded = {"coverage": self.coverage, "overlap": self.overlap}
+        return {key: float(array[drafter, root]) for key, array in recorded.items() if array is not None}
 
     def select(self, drafters: Sequence[int], scale: float) -> CycleOutcomes:
         """Outcomes of some drafters.  scale: factor of coverages, which are means over the levels of the pool."""
@@ -84,12 +90,12 @@ class Counterfactual:
     def play(
         self,
         pick: Callable[[int], int],
-        after: Callable[[PlayedCycle, float | None], None] = lambda *_: None,
+        after: Callable[[PlayedCycle, dict[str, float]], None] = lambda *_: None,
     ) -> list[PlayedCycle]:
         """Replay the answer.
 
-        pick(root) returns the drafter; after(cycle, coverage) is called after every cycle but the last, as in live
-        decoding.
+        pick(root) returns the drafter; after(cycle, branch) is called after every cycle but the last, as in live
+        decoding, with the coverage and overlap of its draft, if they were recorded.
         """
         played, root, choice, num_held = [], 0, 0, 0
         while root < self.num_tokens:
@@ -104,11 +110,10 @@ class Counterfactual:
             )
             length = min(length, self.num_tokens - root)
             cycle = PlayedCycle(drafter, length, self.begin + root, depth, num_nodes, top_k)
-            coverage = None if outcomes.coverage is None else float(outcomes.coverage[drafter, root])
             played.append(cycle)
             root += length
             if root < self.num_tokens:
-                after(cycle, coverage)
+                after(cycle, outcomes.branch(drafter, root - length))
         return played
 
     def select(self, drafters: Sequence[int]) -> Counterfactual:

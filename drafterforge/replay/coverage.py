@@ -1,4 +1,4 @@
-"""The target's probabilities along drafted branches at every position of a text, for coverage.
+"""The target's probabilities along drafted branches at every position of a text, for coverage and overlap.
 
 The target reads each distinct node of the drafters' most probable branches once.
 Axes: B roots, V vocabulary.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drafterforge.kernels.attention import additive
 from drafterforge.targets.load import Target
-from drafterforge.tree.coverage import first_branch
+from drafterforge.tree.coverage import first_branch, overlap
 from drafterforge.tree.grow import Tree
 
 NODES = 256  # nodes that the target reads at once
@@ -29,6 +29,7 @@ class BranchQuery(NamedTuple):
     root: int
     level: int  # of the node; the root's is 0
     children: list[int]
+    proposed: tuple[Tensor, Tensor] | None  # target ids and the drafter's probabilities of the children; None: unknown
 
 
 class BranchQueries:
@@ -37,30 +38,43 @@ class BranchQueries:
     def __init__(self, text: Tensor) -> None:
         self.text = text.tolist()
         self.queries: dict[Node, list[BranchQuery]] = defaultdict(list)
+        self.num_probs = 0  # of drafters that the queries hold
 
-    def add(self, drafter: str, root: int, branch: Sequence[int], children: Sequence[int]) -> None:
+    def add(
+        self,
+        drafter: str,
+        root: int,
+        branch: Sequence[int],
+        children: Sequence[int],
+        proposed: tuple[Tensor, Tensor] | None,
+    ) -> None:
         """Add a query about children of the last node of a branch below a root."""
         common, following = 0, self.text[root + 1 : root + 1 + len(branch)]
         while common < len(following) and following[common] == branch[common]:
             common += 1
         node = root + 1 + common, tuple(branch[common:])
-        self.queries[node].append(BranchQuery(drafter, root, len(branch), list(children)))
+        self.queries[node].append(BranchQuery(drafter, root, len(branch), list(children), proposed))
+        self.num_probs += 0 if proposed is None else len(proposed[1])
 
     def add_trees(self, drafter: str, roots: Sequence[int], trees: Tree, depth: int) -> None:
         """Add queries about the most probable branches of trees of `depth` levels below roots [B]."""
         nodes, children = first_branch(trees, depth)
         tokens = trees.tokens.tolist()
         for row, (root, walk, below) in enumerate(zip(roots, nodes.tolist(), children.cpu(), strict=True)):
+            proposals = trees.proposals[row] if trees.proposals else None
+            proposed = [] if proposals is None else proposals.branch()
             branch: list[int] = []
             for level, node in enumerate(walk):
                 indices = below[level].nonzero()[:, 0].tolist()
                 if not indices:
                     break
                 branch += [tokens[row][node]] if level else []
-                self.add(drafter, root, branch, [tokens[row][index] for index in indices])
+                tokens_below = [tokens[row][index] for index in indices]
+                self.add(drafter, root, branch, tokens_below, proposed[level] if level < len(proposed) else None)
 
-    def answers(self, target: Target) -> Iterator[tuple[BranchQuery, Tensor]]:
-        """Each query with the target's probabilities of its children."""
+    def answers(self, target: Target) -> Iterator[tuple[BranchQuery, Tensor, float]]:
+        """Each query with the target's probabilities of its children and the overlap; removes the queries."""
+        self.num_probs = 0
         cache, device = target.new_cache(1), target.device
         end = len(self.text)
         cache.set_slots(0, end)
@@ -93,9 +107,10 @@ class BranchQueries:
             parts[-1] |= {(position, branch[:length]): None for length in range(1, len(branch) + 1)}
         return [list(part) for part in parts if part]
 
-    def _answers(self, part: list[Node], logits: Tensor) -> Iterator[tuple[BranchQuery, Tensor]]:
+    def _answers(self, part: list[Node], logits: Tensor) -> Iterator[tuple[BranchQuery, Tensor, float]]:
         """Queries about these nodes with the probabilities; logits: [n, V]."""
         probs = logits.float().softmax(dim=-1).cpu()
         for row, node in enumerate(part):
             for query in self.queries.pop(node, ()):  # a parent may be in several batches
-                yield query, probs[row, query.children]
+                shared = 0.0 if query.proposed is None else overlap(probs[row], *query.proposed)
+                yield query, probs[row, query.children], shared

@@ -19,7 +19,7 @@ from drafterforge.drafters.group import DrafterGroup, TextReading
 from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import DrafterforgeError
 from drafterforge.replay.counterfactual import CycleOutcomes
-from drafterforge.replay.coverage import BranchQueries
+from drafterforge.replay.coverage import BranchQueries, BranchQuery
 from drafterforge.replay.drafting import ROOTS, AnswerText, read_stepwise
 from drafterforge.replay.trace import BY_DRAFTER, BranchTrace, Trace, TraceSpec, levels_left
 from drafterforge.runtime.batch import Generation
@@ -30,6 +30,7 @@ from drafterforge.targets.load import Target
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape
 
+MOST_PROBS = 1 << 26  # of drafters, that are held until the target has read their branches
 MIN_SCORE = -6e4  # about the smallest float16
 
 
@@ -58,7 +59,7 @@ def record_answer(
 
     spec: drafters whose trees of any shape can be looked up, and the widths and depth of these trees.  shape: tree of
     other drafters without a shape in the pool.  max_new_tokens: limit of the answer, near which trees are shallower.
-    branch_nodes: also record coverages of trees of at most so many nodes; 0: none.
+    branch_nodes: also record coverage and overlap of trees of at most so many nodes; 0: none.
     """
     if not all(kind_of(pool.drafters[name]).scheduled for name in spec.drafters):
         raise DrafterforgeError("traces need EAGLE-3 drafters; other kinds draft trees of one shape")
@@ -69,7 +70,7 @@ def record_answer(
         states, features = (part[0] for part in target.forward(tokens[None], positions, None))
         text = AnswerText(tokens, features, begin, allowed_tokens(target, answer, max_new_tokens))
         best = target.logits(states[begin : end - 1]).float().topk(2).values
-        recorder = _PositionRecorder(text, pool, spec, shape, branch_nodes)
+        recorder = _PositionRecorder(text, target, pool, spec, shape, branch_nodes)
         for names, group in pool.groups():
             recorder.record(names, group)
         return Trace(
@@ -78,15 +79,18 @@ def record_answer(
             max_new_tokens=text.max_new_tokens,
             features=features[begin - 1 : end - 2].half().cpu().numpy(),
             margins=(best[:, 0] - best[:, 1]).cpu().numpy(),
-            **recorder.results(target),
+            **recorder.results(),
         )
 
 
 class _PositionRecorder:
     """Records the drafts of one group of drafters after the other at every root of a text."""
 
-    def __init__(self, text: AnswerText, pool: Pool, spec: TraceSpec, shape: TreeShape, branch_nodes: int) -> None:
-        self.text, self.pool, self.spec, self.shape, self.branch_nodes = text, pool, spec, shape, branch_nodes
+    def __init__(
+        self, text: AnswerText, target: Target, pool: Pool, spec: TraceSpec, shape: TreeShape, branch_nodes: int
+    ) -> None:
+        self.text, self.target, self.pool, self.spec, self.shape = text, target, pool, spec, shape
+        self.branch_nodes = branch_nodes
         self.numbers = {name: number for number, name in enumerate(pool.names)}
         self.num_roots = text.end - 1 - text.begin
         self.accepted = np.zeros((len(pool.names), text.end))
@@ -94,6 +98,7 @@ class _PositionRecorder:
         self.traced: dict[str, list[np.ndarray]] = {}  # by drafter of `spec`, see `_trace`
         self.indexed: dict[tuple, tuple[np.ndarray, dict[int, Evidence]]] = {}  # by index and shape, see `_look_up`
         self.queries = BranchQueries(text.tokens)
+        self.answers: list[tuple[BranchQuery, Tensor, float]] = []  # of earlier queries, without the drafters' part
 
     def record(self, names: Sequence[str], group: DrafterGroup) -> None:
         """Let a group of drafters read the text and draft from every root."""
@@ -109,28 +114,46 @@ class _PositionRecorder:
             else:
                 self._draft(name, reading, member, shape)
 
-    def results(self, target: Target) -> dict[str, Any]:
+    def _limit_queries(self) -> None:
+        """Answer the queries if they hold many distributions."""
+        if self.queries.num_probs > MOST_PROBS:
+            self._answer_queries()
+
+    def _answer_queries(self) -> None:
+        """Let the target read the queried branches, and drop the drafters' distributions."""
+        self.answers += [(query._replace(proposed=None), *rest) for query, *rest in self.queries.answers(self.target)]
+
+    def results(self) -> dict[str, Any]:
         """Fields of the `Trace`."""
         drafters = self.spec.drafters
         stacked = [np.stack(parts) for parts in zip(*(self.traced[name] for name in drafters), strict=True)]
         results: dict[str, Any] = dict(zip(BY_DRAFTER, stacked or [np.zeros((0, self.num_roots))] * 4, strict=False))
         outcomes = self.outcomes
         if self.branch_nodes:
-            sums = np.zeros(outcomes.depth.shape)
+            self._answer_queries()
+            sums, overlaps, levels = (np.zeros(outcomes.depth.shape) for _ in range(3))
             probs = {name: np.zeros(self.traced[name][-2].shape) for name in drafters}
-            for query, masses in self.queries.answers(target):
+            traced_overlaps = {name: np.zeros(array.shape[:2]) for name, array in probs.items()}
+            for query, masses, overlap in self.answers:
                 root = query.root - self.text.begin
                 if query.drafter in probs:
                     probs[query.drafter][root, query.level, : len(query.children)] = masses.numpy()
+                    traced_overlaps[query.drafter][root, query.level] = overlap
                 else:
-                    sums[self.numbers[query.drafter], root] += masses.sum().item()
-            outcomes = replace(outcomes, coverage=sums)
+                    at = self.numbers[query.drafter], root
+                    sums[at] += masses.sum().item()
+                    overlaps[at] += overlap
+                    levels[at] += 1
+            outcomes = replace(outcomes, coverage=sums, overlap=overlaps / np.maximum(levels, 1))
             if drafters:
-                results["branches"] = BranchTrace(np.stack([probs[name] for name in drafters]), stacked[-1])
+                masses, overlaps = (
+                    np.stack([arrays[name] for name in drafters]) for arrays in (probs, traced_overlaps)
+                )
+                results["branches"] = BranchTrace(masses, stacked[-1], overlaps)
         return results | {"accepted": self.accepted, "outcomes": outcomes}
 
     def _trace(self, name: str, reading: TextReading, member: int) -> list[np.ndarray]:
-        """A drafter's arrays of `BY_DRAFTER`; for coverages also tokens [R, D, C] and ranks of the branches."""
+        """A drafter's arrays of `BY_DRAFTER`; for branches also their tokens [R, D, C] and ranks."""
         lower, batches = torch.tril_indices(self.spec.depth, self.spec.depth), []
         for start in range(self.text.begin, self.text.end - 1, ROOTS):
             roots = torch.arange(start, min(start + ROOTS, self.text.end - 1), device=self.text.tokens.device)
@@ -143,23 +166,30 @@ class _PositionRecorder:
                 reading.log_q(member, roots).cpu().numpy(),
             ]
             if drafts.branch is not None:
-                ranks = drafts.branch.ranks[:, :, lower[0], lower[1]]
-                batch += [drafts.branch.tokens.cpu().numpy(), ranks.cpu().numpy().astype(np.uint16)]
+                ranks = drafts.branch.ranks[:, :, lower[0], lower[1]].cpu().numpy().astype(np.uint16)
+                batch += [drafts.branch.tokens.cpu().numpy(), ranks]
+                self._add_queries(
+                    name, start, *batch[-2:], drafts.branch.logits.softmax(dim=-1), reading.token_ids[member]
+                )
             batches.append(batch)
-        arrays = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
-        if self.branch_nodes:
-            self._add_queries(name, *arrays[-2:])
-        return arrays
+        return [np.concatenate(parts) for parts in zip(*batches, strict=True)]
 
-    def _add_queries(self, name: str, tokens: np.ndarray, ranks: np.ndarray) -> None:
-        """Query children along a drafter's most probable branches that a tree of `branch_nodes` nodes can contain."""
+    def _add_queries(
+        self, name: str, start: int, tokens: np.ndarray, ranks: np.ndarray, probs: Tensor, token_ids: Tensor
+    ) -> None:
+        """Query children along a drafter's most probable branches that a tree of `branch_nodes` nodes can contain.
+
+        tokens [B, D, C], ranks, probs [B, D, W]: of the branches below the roots from `start` on.
+        """
         levels = np.tril_indices(tokens.shape[1])[1]
         for level in range(tokens.shape[1]):
             # ranks increase from child to child, so that a tree contains the first ones
             counts = (ranks[:, :, levels == level].min(axis=(1, 2)) < self.branch_nodes).sum(axis=1)
             for row in counts.nonzero()[0].tolist():
                 children = tokens[row, level, : counts[row]].tolist()
-                self.queries.add(name, self.text.begin + row, tokens[row, :level, 0].tolist(), children)
+                proposed = token_ids, probs[row, level]
+                self.queries.add(name, start + row, tokens[row, :level, 0].tolist(), children, proposed)
+        self._limit_queries()
 
     def _draft(self, name: str, reading: TextReading, member: int, shape: TreeShape) -> None:
         """Draft trees of one shape below every root; an index of the drafter adds its candidates."""
@@ -175,7 +205,7 @@ class _PositionRecorder:
             index = torch.tensor(roots, device=self.text.tokens.device)
 
             def draft(rows: Sequence[int], *growing: Any, index: Tensor = index, cut: TreeShape = cut) -> Tree:
-                return reading.trees(member, index[list(rows)], cut, *growing)
+                return reading.trees(member, index[list(rows)], cut, *growing, proposals=bool(self.branch_nodes))
 
             if indexed is None:
                 trees = draft(range(len(roots)))
@@ -188,7 +218,8 @@ class _PositionRecorder:
         """Draft trees of one shape with a drafter that reads token by token."""
 
         def draft(root: int, cut: TreeShape) -> None:
-            self._record_trees(name, [root], group.draft(0, [0], self.text.tokens[root : root + 1], cut), cut)
+            trees = group.draft(0, [0], self.text.tokens[root : root + 1], cut, proposals=bool(self.branch_nodes))
+            self._record_trees(name, [root], trees, cut)
 
         self._record_shape(name, shape)
         self.accepted[self.numbers[name]] = read_stepwise(group, self.text, shape, draft)
@@ -216,3 +247,4 @@ class _PositionRecorder:
         self.outcomes.num_nodes[at] = 1 + is_node.sum(dim=1).cpu().numpy()
         if self.branch_nodes:
             self.queries.add_trees(name, roots, trees, shape.depth)
+            self._limit_queries()

@@ -186,10 +186,9 @@ def play_selector(
     advice: distribution of a router for the prompt, [N].  distributions: the selector's distribution of each cycle is
     appended to it, [N].
     """
-    if selector.needs.coverage and counterfactual.outcomes[0].coverage is None:
-        raise DrafterforgeError(
-            f"{selector.name} needs counterfactuals with coverages; record them with coverages=True"
-        )
+    needs = selector.needs
+    if (needs.coverage or needs.overlap) and counterfactual.outcomes[0].coverage is None:
+        raise DrafterforgeError(f"{selector.name} needs counterfactuals with branches; record them with branches=True")
     cycles = 0
 
     def pick(root: int) -> int:
@@ -198,7 +197,7 @@ def play_selector(
             distributions.append(choice.probs)
         return choice.drafter
 
-    def after(cycle: PlayedCycle, coverage: float | None) -> None:
+    def after(cycle: PlayedCycle, branch: dict[str, float]) -> None:
         nonlocal cycles
         cycles += 1
         first = cycle.position + 1
@@ -209,8 +208,8 @@ def play_selector(
                 first,
                 cycle.accept_length,
                 cycle.depth,
-                coverage=coverage if selector.needs.coverage else None,
                 evaluation=Evaluation(first, accepted, accepted) if selector.needs.evaluation else None,
+                **branch,
             )
         )
 

@@ -50,6 +50,7 @@ class BranchTrace:
 
     probs: np.ndarray  # [N, R, D, C] of the target, 0 where no tree has the child
     ranks: np.ndarray  # [N, R, K, D (D + 1) / 2, C] uint16, pairs as in `Trace.ranks`
+    overlaps: np.ndarray  # [N, R, D] of target and drafter at each node, see `tree.coverage`
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Trace:
     # for selectors; not stored
     accepted: np.ndarray | None = None  # [M, T] whether the token is among the proposals of each drafter of the pool
     outcomes: CycleOutcomes | None = None  # [M, R] of drafters with one tree, coverages summed over levels
-    branches: BranchTrace | None = None  # if coverages were recorded
+    branches: BranchTrace | None = None  # if recorded
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,27 @@ def regret(report: Report) -> Iterator[Figure]:
     yield _figure("regret", "Cumulative regret", alt, svg, ["method", "at the end"], cells)
 
 
+def regret_by_order(report: Report) -> Iterator[Figure]:
+    """Cumulative regret of selectors that carry what they learned, one figure for each order of the requests."""
+    for index, (order, value) in enumerate(mapping(curves_of(report).get("regret_by_order")).items()):
+        means: dict[str, list[float]] = {}
+        bands: dict[str, list[tuple[float, float]]] = {}
+        for name, parts in mapping(value).items():
+            mean, low, high = (numbers(mapping(parts).get(key)) for key in ("mean", "low", "high"))
+            if mean and len(mean) == len(low) == len(high):
+                means[text(name)], bands[text(name)] = mean, list(zip(low, high, strict=True))
+        if not means:
+            continue
+        ranked = sorted(means, key=lambda name: means[name][-1])
+        series = {name: list(enumerate(means[name], start=1)) for name in ranked[:MAX_SERIES]}
+        key, title = f"regret-{index}", f"Cumulative regret, requests in {text(order)} order"
+        drawn = {name: bands[name] for name in series}
+        svg = charts.lines(key, series, ("requests", "cumulative regret, cycles"), bands=drawn)
+        alt = f"{title}; what a selector learned is carried from request to request. {_ends(means, ranked)}"
+        cells = [[name, f"{means[name][-1]:.2f}", *(f"{edge:.2f}" for edge in bands[name][-1])] for name in ranked]
+        yield _figure(key, title, alt, svg, ["method", "at the end", "10 % of draws", "90 %"], cells)
+
+
 def weights(report: Report) -> Iterator[Figure]:
     """Weights of a selector over a mixed conversation, cycle by cycle."""
     series_by_name = {text(name): numbers(values) for name, values in mapping(curves_of(report).get("weights")).items()}
@@ -305,6 +326,7 @@ BUILDERS: tuple[Callable[[Report], Iterator[Figure]], ...] = (
     domains,
     selectors,
     regret,
+    regret_by_order,
     weights,
     schedules,
     actions,

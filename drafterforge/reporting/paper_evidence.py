@@ -64,6 +64,7 @@ class Evidence:
     actions: dict[str, Point]  # schedule -> number of different trees
     scaling: dict[tuple[str, int], Point]  # selector, number of drafters -> MAT
     router: dict[str, Point]  # wording of the prompts -> accuracy
+    signals: dict[tuple[str, str], Point]  # domain, reward of bandits -> signal strength
     priced: dict[tuple[str, str], Point]  # device of a latency profile, schedule -> speed over no drafting
     left_out: int  # number of rows that were decoded in batches
     tuned: int = 0  # number of replayed rows with other constants than the papers'
@@ -104,6 +105,7 @@ def gather(reports: Sequence[Report], generalist: str = GENERALIST) -> Evidence:
         actions=_actions(reports),
         scaling=_scaling(reports),
         router=_router(reports),
+        signals=_signals(reports),
         priced=_priced(reports),
         left_out=len(all_rows) - sum(_is_plain(row) for row in all_rows),
         tuned=sum(map(_is_tuned, all_rows)),
@@ -255,6 +257,17 @@ def _router(reports: Sequence[Report]) -> dict[str, Point]:
                 point = Point(100 * value, live=False, report=index, selector="router")
                 accuracy.setdefault(text(row.get("prompts")), point)
     return accuracy
+
+
+def _signals(reports: Sequence[Report]) -> dict[tuple[str, str], Point]:
+    """MetaSD's signal strength R of the best and the second drafter, by domain and reward."""
+    signals: dict[tuple[str, str], Point] = {}
+    for index, report in enumerate(reports):
+        for row in records(curves_of(report).get("signal_strength")):
+            if (value := number(row.get("signal"))) is not None:
+                reward = text(row.get("reward"))
+                signals.setdefault((text(row.get("domain")), reward), Point(value, False, index, reward))
+    return signals
 
 
 def _priced(reports: Sequence[Report]) -> dict[tuple[str, str], Point]:

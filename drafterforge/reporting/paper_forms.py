@@ -26,6 +26,7 @@ FIGURES = {  # key -> heading, form, unit
     "schedule_of_total": ("% of the time, policy", ".2f", ""),
     "accuracy": ("% sent to the right drafter", ".0f", ""),
     "faster_tasks": ("tasks faster than the default tree", ".0f", ""),
+    "signal": ("signal strength R", ".3f", ""),
     "priced": ("replayed tokens/s over no drafting", ".2f", "x"),
 }
 GENERALIST_ALONE, BEST_ALONE = "the generalist", "the best drafter"  # roles of a drafter that drafts alone
@@ -37,7 +38,7 @@ class Line:
     """A method of a paper, and the keys of our matching rows."""
 
     name: str
-    selector: str = STATIC
+    selector: str = STATIC  # of the form `metasd_signal`: the reward
     drafter: str = ""  # the only drafter; empty: the selector chooses
     schedule: str = STATIC
     figures: tuple[str, ...] = ()  # measurable figures; empty: all of the table
@@ -86,6 +87,13 @@ RESPS_COLUMNS = {
     "GSM8K": ("gsm8k",),
     "Alpaca": ("alpaca",),
     "CNN/DM": ("cnn_dm",),
+}
+METASD_COLUMNS = {
+    "Code": ("humaneval", "python"),
+    "Translation": ("spec_bench/translation", "translation"),
+    "Summarization": ("cnn_dm", "summarization"),
+    "QA": ("qa", "science"),
+    "Math": ("gsm8k", "math"),
 }
 LTD_COLUMNS = {"MT-bench": ("mt_bench",), "GSM8K": ("gsm8k",), "Alpaca": ("alpaca",), "QA": ("qa",)}
 PROMPTS = {"as written": ("as written",), "two answers": ("two_answers",), "role": ("role",), "language": ("language",)}
@@ -167,13 +175,7 @@ FORMS = (
         "MetaSD: drafter selection, by task",
         "Block efficiency is the share of drafted levels that were accepted, the paper's reward BE. The best drafter "
         "alone is the best of each column, if all drafters of the pool were measured there.",
-        {
-            "Code": ("humaneval", "python"),
-            "Translation": ("spec_bench/translation", "translation"),
-            "Summarization": ("cnn_dm", "summarization"),
-            "QA": ("qa", "science"),
-            "Math": ("gsm8k", "math"),
-        },
+        METASD_COLUMNS,
         ("speedup", "mat", "accept_rate"),
         (
             Line("one for all (generalist)", drafter=GENERALIST_ALONE),
@@ -188,6 +190,20 @@ FORMS = (
             RETRIEVAL,
         ),
         ("benchmarks", "benchmarks-timed"),
+    ),
+    Form(
+        "metasd_signal",
+        "MetaSD: signal strength of the rewards",
+        "R of the best and the second drafter: the squared gap of their mean rewards over the larger variance, over "
+        "all positions of the answers. The larger R, the fewer cycles a bandit needs to tell them apart.",
+        METASD_COLUMNS,
+        ("signal",),
+        (
+            Line("BD: 1 - TV", "divergence"),
+            Line("BE: block efficiency", "efficiency"),
+            Line("coverage (ours)", "coverage"),
+        ),
+        ("domains", "benchmarks"),
     ),
     Form(
         "banditspec",

@@ -52,8 +52,8 @@ STEPS = (
     Step(
         "domains",
         REPLAY,
-        20,
-        (_replayed("domains", "papers-domains", "suite.num_prompts=160", *HEDGE, *BANDITS),),
+        30,
+        (_replayed("domains", "papers-domains", "suite.num_prompts=160", *HEDGE, *BANDITS, "metasd_ucb"),),
         ("papers-domains",),
     ),
     Step(

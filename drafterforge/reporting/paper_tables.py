@@ -209,6 +209,7 @@ def _figure(
     points = {
         "scaling": lambda: evidence.scaling.get((line.selector, int(domain))),
         "router": lambda: evidence.router.get(domain),
+        "metasd_signal": lambda: evidence.signals.get((domain, line.selector)),
         "priced": lambda: evidence.priced.get((domain, line.schedule)),
     }
     if form.key in points or figure == "actions":

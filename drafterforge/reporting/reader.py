@@ -21,6 +21,9 @@ CURVES = {
     "mismatches": "[{method, prompt, position, margin, rerun}], first differences from autoregressive decoding",
     "per_request": "{method: [[tokens, cycles, seconds or null]]} of requests in order, for paired comparison",
     "regret_curves": "{method: [cumulative regret in cycles]}, one point per request or cycle",
+    "regret_by_order": "{order: {method: {mean | low | high: [cumulative regret in cycles]}}} of requests in an order "
+    "that is stationary, drifting or adversarial; low and high: 10 and 90 % of draws",
+    "signal_strength": "[{domain, reward, best, second, signal, median, agrees}], MetaSD's R of bandits' rewards",
     "weights": "{drafter: [weight]} of a selector, one point per cycle of a mixed conversation",
     "scaling": "{axis: [{method, at, and any of speedup, mat, regret_cycles}]}, such as axis `pool size`",
     "quickstart": "{seconds: {step: s}, total_s, first: [row], train_prompts, answer_tokens, training_steps}",

@@ -37,6 +37,7 @@ def tables_of(report: Mapping[str, Any]) -> list[ReportTable]:
         *auto_tables(report),
         _timed(report),
         _selectors(report),
+        _reward_signals(report),
         _schedules(report),
         _live(report),
         _served_drafters(report),
@@ -136,6 +137,28 @@ def _selectors(report: Mapping[str, Any]) -> ReportTable:
         "Switches: changes of drafter per cycle. p: one-sided paired test that the suite's selector is no better."
     )
     return ReportTable.trimmed("Drafters and selectors, replayed", headings, cells, 2, note)
+
+
+def _reward_signals(report: Mapping[str, Any]) -> ReportTable:
+    cells = [
+        [
+            text(row.get("domain")),
+            text(row.get("reward")),
+            format_number(row.get("signal"), ".3f"),
+            format_number(row.get("median"), ".3f"),
+            "yes" if row.get("agrees") is True else "no",
+            text(row.get("best")),
+            text(row.get("second")),
+        ]
+        for row in records(curves_of(report).get("signal_strength"))
+    ]
+    headings = ["domain", "reward", "R", "median R", "ranks right", "best", "second"]
+    note = (
+        "MetaSD's signal strength R: squared gap of the mean rewards of the best and the second drafter over the "
+        "larger variance, at every position of the answers; the median is over all drafters but the best. The larger "
+        "R, the fewer cycles a bandit needs. Ranks right: the best drafter has the highest mean reward."
+    )
+    return ReportTable.trimmed("Rewards of bandits", headings, cells, 2, note)
 
 
 def _schedules(report: Mapping[str, Any]) -> ReportTable:

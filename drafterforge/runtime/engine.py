@@ -101,7 +101,7 @@ class Engine:
         if graphs and not self.graphs:
             raise DrafterforgeError(
                 "graphs=True needs EAGLE-3 drafters of one architecture, retrieval, hybrids or none, "
-                "and a target on the lean path"
+                "a selector without reward=divergence, and a target on the lean path"
             )
         self.graphs &= on_gpu(target.device) if graphs is None else graphs
         self.verify = verify

@@ -30,7 +30,6 @@ class Pool:
         drafters: Mapping[str, Drafter],
         selector: str | Callable[[list[str], list[int]], Selector] = "hedgespec",
         *,
-        details: bool = False,
         shapes: Mapping[str, TreeShape] | None = None,
         scheduler: Scheduler | None = None,
         router: Router | TrafficRouter | None = None,
@@ -39,14 +38,14 @@ class Pool:
     ) -> None:
         """selector: a name, with its options, or a function (names, levels of each drafter) -> selector.
 
-        details: also evaluate log-probabilities and total variation, which no selector needs.  shapes: trees of
+        shapes: trees of
         drafters that do not draft the engine's.  scheduler: chooses the trees of EAGLE-3 drafters without a shape of
         their own, cycle by cycle.  router: advises the selector when a request starts; learners then begin with rounds
         of its advice.  worth: decides instead of the selector, see `AutoProposer`.
         """
         if not drafters:
             raise ConfigError("a pool needs at least one drafter, got none")
-        self.drafters, self.details = dict(drafters), details
+        self.drafters = dict(drafters)
         self.shapes, self.scheduler, self.router, self.worth = dict(shapes or {}), scheduler, router, worth
         if unknown := sorted(self.shapes.keys() - self.drafters.keys()):
             raise ConfigError(f"shapes names {', '.join(unknown)}; the pool has {', '.join(self.drafters)}")
@@ -79,6 +78,11 @@ class Pool:
         return [
             self.scheduler.depth if self.scheduled(name) else self.shape_of(name, shape).depth for name in self.drafters
         ]
+
+    @property
+    def needs_overlap(self) -> bool:
+        """Whether the selector asks for the overlap of drafts with the target."""
+        return self._new_selector(self.names, [1] * len(self.drafters), self.options).needs.overlap
 
     def selector(self, shape: TreeShape) -> Selector:
         """An idle selector that fits the pool, else a new one."""

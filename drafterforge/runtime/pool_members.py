@@ -73,24 +73,24 @@ class PoolMembers:
         for state in self._states():
             state.commit(tokens, features, counts)
 
-    def read(self, truth: Truth | None, top_k: Callable[[str], int], details: bool) -> Judgement | None:
+    def read(self, truth: Truth | None, top_k: Callable[[str], int]) -> Judgement | None:
         """Let all drafters read; if the truth is given, evaluate them, in the order of `names`.
 
         Without the truth a drafter may defer reading until it drafts.  top_k: number of a drafter's proposals that
         count.
         """
-        judgements = [group.read(truth, [top_k(name) for name in names], details) for names, group in self.groups]
+        judgements = [group.read(truth, [top_k(name) for name in names]) for names, group in self.groups]
         judgement = None if truth is None else Judgement.join(judgements)
-        return self.read_indices(judgement, truth, top_k, details)
+        return self.read_indices(judgement, truth, top_k)
 
     def read_indices(
-        self, judgement: Judgement | None, truth: Truth | None, top_k: Callable[[str], int], details: bool
+        self, judgement: Judgement | None, truth: Truth | None, top_k: Callable[[str], int]
     ) -> Judgement | None:
         """Let the indices read; adds their proposals to the judgement of their drafters, if there is one."""
         order = self.names
         for index in self.indices:
             names = [name for name, own_index in self.index_of.items() if own_index is index]
-            proposals = index.read(truth, [top_k(name) for name in names], details)
+            proposals = index.read(truth, [top_k(name) for name in names])
             if judgement is not None:
                 judgement = judgement.add_proposals([order.index(name) for name in names], proposals)
         return judgement
@@ -111,11 +111,15 @@ class PoolMembers:
         root: Tensor,
         shape: TreeShape,
         growth: Growth | None = None,
+        proposals: bool = False,
     ) -> Tree:
-        """Trees of one drafter, and its index if it has one, below the roots [B'] of some rows."""
+        """Trees of one drafter, and its index if it has one, below the roots [B'] of some rows.
+
+        proposals: with `Tree.proposals`.
+        """
         group, member = self._find(name)
         if name not in self.index_of:
-            return group.draft(member, rows, root, shape, growth)
+            return group.draft(member, rows, root, shape, growth, proposals=proposals)
 
         def draft(subset: Sequence[int], growth: Growth, retrieval: RetrievalEvidence) -> Tree:
             return group.draft(member, [rows[index] for index in subset], root[subset], shape, growth, retrieval)

@@ -25,7 +25,7 @@ from drafterforge.runtime.row_selection import PoolRow, evaluations_of
 from drafterforge.runtime.shapes import bounds
 from drafterforge.runtime.tree_scheduling import TreeScheduling
 from drafterforge.schedulers.observation import TEXT_WINDOW
-from drafterforge.tree.coverage import branch_coverages
+from drafterforge.tree.coverage import branch_coverages, branch_overlaps
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import join_trees
 
@@ -47,7 +47,6 @@ class PoolProposer(Proposer):
         self.num_deferred = 0  # cycles since all drafters last read
         self.rows: list[PoolRow] = []
         self.planned: list[PoolRow] = []  # rows of the last cycle, also those that have ended since
-        self.judgement: Judgement | None = None  # of the last evaluation, in the order of `members.names`
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
@@ -113,10 +112,11 @@ class PoolProposer(Proposer):
         """Trees of one drafter and shape for some rows; a scheduler may end them early."""
         if shape.depth == 0 or shape.num_tokens == 1:
             return root_only(record.root[rows])
-        tree = self.scheduling.draft(name, rows, self.rows, shape, record)
+        proposals = self.needs_overlap
+        tree = self.scheduling.draft(name, rows, self.rows, shape, record, proposals)
         if tree is not None:
             return tree
-        return self.members.draft(name, rows, record.root[rows], shape)
+        return self.members.draft(name, rows, record.root[rows], shape, proposals=proposals)
 
     @property
     def needs_evaluation(self) -> bool:
@@ -128,16 +128,23 @@ class PoolProposer(Proposer):
         """Whether any row's selector asks for the coverage of its draft."""
         return any(row.selector.needs.coverage for row in self.rows)
 
+    @property
+    def needs_overlap(self) -> bool:
+        """Whether any row's selector asks for the overlap of its draft with the target."""
+        return any(row.selector.needs.overlap for row in self.rows)
+
     def refresh(self, record: CycleRecord) -> None:
         """Let the drafters read the committed tokens, and the selectors learn from them."""
         began = time.perf_counter()
         tokens, features = record.committed()
         truth = Truth(tokens, record.distributions(tokens.shape[1])) if self.needs_evaluation else None
-        coverages = None
+        coverages, overlaps = None, None
         if self.needs_coverage:
             coverages = branch_coverages(record.tree, record.logits, self.coverage_levels).tolist()
+        if self.needs_overlap:
+            overlaps = branch_overlaps(record.tree, record.logits, self.coverage_levels)
         newest = [features[index, count - 1] for index, count in enumerate(record.counts)]
-        self.commit_rows(record, tokens, newest, coverages)
+        self.commit_rows(record, tokens, newest, coverages, overlaps)
         record.charge("select", began)
         judgement = self._read(tokens, features, record.counts, truth)
         began = time.perf_counter()
@@ -145,13 +152,18 @@ class PoolProposer(Proposer):
         record.charge("select", began)
 
     def commit_rows(
-        self, record: CycleRecord, tokens: Tensor, features: Sequence[Tensor], coverages: Sequence[float] | None
+        self,
+        record: CycleRecord,
+        tokens: Tensor,
+        features: Sequence[Tensor],
+        coverages: Sequence[float] | None = None,
+        overlaps: Sequence[float] | None = None,
     ) -> None:
         """Add a cycle's tokens [B, A] to every row.  features: before each row's last token, [B] of [3H]."""
         keep_text = self.pool.scheduler is not None and self.pool.scheduler.reads_text
         for index, (row, count) in enumerate(zip(self.rows, record.counts, strict=True)):
-            coverage = None if coverages is None else coverages[index]
-            row.commit(self.names.index(row.choice), tokens[index, :count], features[index], coverage, keep_text)
+            branch = (None if values is None else values[index] for values in (coverages, overlaps))
+            row.commit(self.names.index(row.choice), tokens[index, :count], features[index], keep_text, *branch)
 
     def learn(self, record: CycleRecord, judgement: Judgement | None) -> None:
         """Let every row's selector learn from its committed cycle.  judgement: in the order of `members.names`."""
@@ -160,7 +172,6 @@ class PoolProposer(Proposer):
             members = self.members.names
             order = [members.index(name) for name in self.names]
             evaluations = evaluations_of(judgement, order, self.rows, record.counts)
-            self.judgement = judgement
         for row, evaluation in zip(self.rows, evaluations, strict=True):
             row.observe(evaluation)
 
@@ -173,7 +184,7 @@ class PoolProposer(Proposer):
         if truth is None and self.num_deferred < MAX_DEFERRED:
             return None
         self.num_deferred = 0
-        return self.members.read(truth, self.top_k, self.pool.details)
+        return self.members.read(truth, self.top_k)
 
     def top_k(self, name: str) -> int:
         """Number of a drafter's proposals that count when it is evaluated."""
@@ -182,7 +193,7 @@ class PoolProposer(Proposer):
     def _catch_up(self) -> None:
         """Let all drafters read what is unread."""
         if self.num_deferred:
-            self.members.read(None, self.top_k, self.pool.details)
+            self.members.read(None, self.top_k)
             self.num_deferred = 0
 
     @property

@@ -39,13 +39,24 @@ class PoolRow:
         choice = self.selector.select(Context(self.cycles, self.tokens))
         self.choice, self.limit = names[choice.drafter], limit
 
-    def commit(self, drafter: int, tokens: Tensor, feature: Tensor, coverage: float | None, keep_text: bool) -> None:
-        """Add a cycle's tokens [A], and the feature before the last, [3H].  drafter: index of that of the cycle."""
+    def commit(
+        self,
+        drafter: int,
+        tokens: Tensor,
+        feature: Tensor,
+        keep_text: bool,
+        coverage: float | None,
+        overlap: float | None,
+    ) -> None:
+        """Add a cycle's tokens [A], and the feature before the last, [3H].  drafter: index of that of the cycle.
+
+        coverage, overlap: of its draft, if measured, see `Feedback`.
+        """
         count = len(tokens)
         self.feature = feature
         if keep_text:
             self.text = torch.cat((self.text, tokens))[-TEXT_WINDOW:]
-        self.feedback = Feedback(drafter, self.position, count, self.shape.depth, coverage=coverage)
+        self.feedback = Feedback(drafter, self.position, count, self.shape.depth, False, coverage, overlap)
         self.position, self.tokens, self.cycles = self.position + count, self.tokens + count, self.cycles + 1
 
     def observe(self, evaluation: Evaluation | None) -> None:

@@ -175,9 +175,7 @@ class StaticCycle:
             guesses = logits.unflatten(1, (batch, width))
             guesses = torch.cat((rows.logits[:, :, None], guesses[:, :, :-1]), dim=2)  # logits before each token
             truth = Truth(tokens, record.distributions(width))
-            judgement = judge(
-                guesses, drafters.token_ids, drafters.draft_ids, truth, report.top_k, details=False, limits=self.limits
-            )
+            judgement = judge(guesses, drafters.token_ids, drafters.draft_ids, truth, report.top_k, limits=self.limits)
             numbers += [part.transpose(0, 1).flatten(1) for part in (judgement.accepted, judgement.gamma)]
             hidden, logits = hidden[:, newest], logits[:, newest]
         rows.last.copy_(hidden)

@@ -39,7 +39,9 @@ def has_fixed_shapes(pool: Pool) -> bool:
     fixed = all(kind_of(drafter).fixed_shapes for drafter in (*pool.drafters.values(), *readers))
     on_host = [name for name, drafter in pool.drafters.items() if kind_of(drafter).reads_on_host]
     num_stacks = sum(names[0] not in on_host for names in pool.stacked_names())
-    if pool.worth is not None or pool.details or not fixed or num_stacks > 1:
+    if pool.worth is not None or not fixed or num_stacks > 1:
+        return False
+    if pool.needs_overlap:  # needs the drafters' distributions, which stay on the device
         return False
     return not (isinstance(pool.scheduler, GrowingPolicy) and (retrieves(pool) or pool.shapes))
 
@@ -130,10 +132,10 @@ class StaticMembers(PoolMembers):
         self, judgement: Judgement | None, truth: Truth | None, top_k: Callable[[str], int]
     ) -> Judgement | None:
         """Let what reads on the host read and be judged.  judgement: of the stacked drafters."""
-        parts = [group.read(truth, [top_k(name) for name in names], False) for names, group in self.groups]
+        parts = [group.read(truth, [top_k(name) for name in names]) for names, group in self.groups]
         if truth is not None:
             judgement = Judgement.join([part for part in (judgement, *parts) if part is not None])
-        return self.read_indices(judgement, truth, top_k, False)
+        return self.read_indices(judgement, truth, top_k)
 
     def keep(self, rows: list[int]) -> None:
         """See `PoolMembers`."""

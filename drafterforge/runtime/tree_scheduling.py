@@ -48,9 +48,18 @@ class TreeScheduling:
             row.hold_cycles = max(row.hold_cycles - 1, 0)
 
     def draft(
-        self, name: str, indices: list[int], rows: Sequence[PoolRow], shape: TreeShape, record: CycleRecord
+        self,
+        name: str,
+        indices: list[int],
+        rows: Sequence[PoolRow],
+        shape: TreeShape,
+        record: CycleRecord,
+        proposals: bool,
     ) -> Tree | None:
-        """Trees of some rows, which the scheduler may end early; None if it does not serve the drafter."""
+        """Trees of some rows, which the scheduler may end early; None if it does not serve the drafter.
+
+        proposals: with `Tree.proposals`.
+        """
         if not self.pool.scheduled(name):
             return None
         root = record.root[indices]
@@ -59,7 +68,7 @@ class TreeScheduling:
         if growth is None:
             return None
         timed = TimedGrowth(growth)
-        tree = self.members.draft(name, indices, root, shape, timed)
+        tree = self.members.draft(name, indices, root, shape, timed, proposals)
         record.seconds["schedule"] += timed.seconds
         for index, depth, count in zip(indices, timed.depths.tolist(), timed.counts.tolist(), strict=True):
             rows[index].shape = TreeShape(count, depth, shape.top_k)

@@ -9,10 +9,10 @@ from drafterforge.selectors.registry import (
     kind_of,
     learner,
     names,
+    reads_branches,
     register,
     selector,
     takes_advice,
-    wants_coverage,
 )
 
 __all__ = [
@@ -27,8 +27,8 @@ __all__ = [
     "kind_of",
     "learner",
     "names",
+    "reads_branches",
     "register",
     "selector",
     "takes_advice",
-    "wants_coverage",
 ]

@@ -13,17 +13,20 @@ from drafterforge.selectors.base import Feedback, Needs, Selector, one_of
 from drafterforge.selectors.estimators import geometric_length, length_loss
 from drafterforge.selectors.probabilities import measured
 
-REWARDS = ("efficiency", "coverage")
+REWARDS = {"efficiency": None, "coverage": "coverage", "divergence": "overlap"}  # and the feedback that they are
 
 
 class Bandit(Selector):
     """A selector that learns from the reward of each cycle."""
 
     def __init__(self, drafters: Sequence[str], depth: int, *, reward: str = "efficiency", **shared: Any) -> None:
-        """reward: `efficiency`, accepted tokens over `depth` (MetaSD's BE), or `coverage`, see `metasd`."""
+        """reward: `efficiency`, accepted tokens over `depth` (MetaSD's BE), `divergence` (its BD) or `coverage`.
+
+        See `metasd`.
+        """
         super().__init__(drafters, depth, **shared)
-        self.reward = one_of("reward", reward, REWARDS)
-        self.needs = Needs(coverage=reward == "coverage")
+        self.reward = one_of("reward", reward, list(REWARDS))
+        self.needs = Needs(coverage=reward == "coverage", overlap=reward == "divergence")
         self.reset()
 
     def observe(self, feedback: Feedback) -> None:
@@ -40,10 +43,12 @@ class Bandit(Selector):
 
         Accepted tokens are divided by the levels of the deepest drafter, so a shallower drafter cannot reach 1.
         """
-        if self.reward == "coverage":
-            if feedback.coverage is None or feedback.coverage != feedback.coverage:
-                raise DrafterforgeError(f"{self.name} needs the coverage of every cycle, got {feedback.coverage!r}")
-            share = float(measured(feedback.coverage, "coverage"))
+        measurement = REWARDS[self.reward]
+        if measurement is not None:
+            share = getattr(feedback, measurement)
+            if share is None or share != share:
+                raise DrafterforgeError(f"{self.name} needs the {measurement} of every cycle, got {share!r}")
+            share = float(measured(share, measurement))
         else:
             if not 1 <= feedback.accept_length <= feedback.depth + 1:
                 raise DrafterforgeError(
@@ -52,6 +57,7 @@ class Bandit(Selector):
             share = (feedback.accept_length - 1) / self.depth
         if self.costs is None:
             return share
-        length = geometric_length(share, self.depth) if self.reward == "coverage" else 1.0 + self.depth * share
+        levels = self.levels[feedback.drafter] if self.reward == "divergence" else self.depth  # of the mean
+        length = 1.0 + self.depth * share if measurement is None else geometric_length(share, levels)
         lengths = np.full(self.num_drafters, length)
         return float(1.0 - length_loss(lengths, self.depth, self.costs)[feedback.drafter])

@@ -26,6 +26,7 @@ class Needs:
 
     evaluation: bool = False  # the pool pass: gamma and accepted of every drafter at every committed position
     coverage: bool = False  # the target's mass on the children along the selected drafter's likeliest branch
+    overlap: bool = False  # 1 - TV of target and selected drafter along that branch
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Feedback:
     depth: int  # levels drafted; 0: none
     ended: bool = False  # the answer ended in this cycle
     coverage: float | None = None  # of the selected drafter's draft, if `Needs.coverage`; see `tree.coverage`
+    overlap: float | None = None  # of target and selected drafter, if `Needs.overlap`; see `tree.coverage`
     evaluation: Evaluation | None = None
 
 

@@ -1,9 +1,10 @@
 """MetaSD 2025: bandits over drafters, rewarded by acceptance probabilities.  Its EXP3 is `exp3` with that reward.
 
-The paper's reward BD is the mean of 1 - TV(p, q) over all drafted positions: the probability that verification of a
-sampled chain accepts.  Our trees are verified by sample-and-match, which accepts with the target's mass on the children
-of a node, whatever q is.  `coverage` is the mean of that mass over the levels of the likeliest branch: the same
-quantity for our verification, but not 1 - TV.  `efficiency` is the paper's BE.
+`divergence` is the paper's reward BD: the mean of 1 - TV(p, q) over all drafted positions, also those after the first
+rejected token.  It is the probability that verification of a sampled chain accepts; the positions of a tree are those
+of its likeliest branch.  Our trees are verified by sample-and-match, which accepts with the target's mass on the
+children of a node, whatever q is: `coverage` (ours) is the mean of that mass over the levels of the deepest drafter.
+`efficiency` is the paper's BE.
 
 Axes: N drafters.
 """
@@ -24,9 +25,9 @@ class MetaSDUCB(UCB1):
     """mean + beta sqrt(2 ln t / n): UCB1 with the paper's constant beta."""
 
     def __init__(
-        self, drafters: Sequence[str], depth: int, *, beta: float = 1.0, reward: str = "coverage", **shared: Any
+        self, drafters: Sequence[str], depth: int, *, beta: float = 1.0, reward: str = "divergence", **shared: Any
     ) -> None:
-        """beta: weight of exploration; the paper gives no value.  reward: `coverage` or block `efficiency`."""
+        """beta: weight of exploration; the paper gives no value.  reward: see `Bandit`."""
         super().__init__(drafters, depth, c=at_least("beta", beta, 0), reward=reward, **shared)
 
     @classmethod
@@ -42,7 +43,7 @@ class SequentialHalving(Bandit):
     """
 
     def __init__(
-        self, drafters: Sequence[str], depth: int, *, budget: int = 32, reward: str = "coverage", **shared: Any
+        self, drafters: Sequence[str], depth: int, *, budget: int = 32, reward: str = "divergence", **shared: Any
     ) -> None:
         """budget: cycles until one drafter is left; every phase plays each of its drafters at least once."""
         self.budget = whole_number("budget", budget, 1)

@@ -49,7 +49,7 @@ register("thompson", Thompson)
 register("thompson_sliding", Thompson, window=50)
 register("exp3spec", Exp3)
 register("metasd_ucb", MetaSDUCB)
-register("metasd_exp3", Exp3, reward="coverage")
+register("metasd_exp3", Exp3, reward="divergence")
 register("metasd_halving", SequentialHalving)
 
 
@@ -77,10 +77,12 @@ def takes_advice(name: str) -> bool:
     return issubclass(kind, Routed) or "prior" in kind.option_names(**preset)
 
 
-def wants_coverage(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether the selector is rewarded by coverage with these options."""
-    options = {key: value for key, value in options.items() if key not in SHARED}
-    return issubclass(kind_of(name)[0], Bandit) and selector(name, ["one"], 1, **options).needs.coverage
+def reads_branches(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether the selector is rewarded by the target's distributions along drafted branches with these options."""
+    if not issubclass(kind_of(name)[0], Bandit):
+        return False
+    needs = selector(name, ["one"], 1, **{key: value for key, value in options.items() if key not in SHARED}).needs
+    return needs.coverage or needs.overlap
 
 
 def advised(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -165,6 +165,8 @@ def existing_answers(cfg: PrepareDataConfig, target: Target | TextTarget, prompt
         path=artifact_dir(cfg.runs_dir, target.name, "answers", cfg.name or cfg.domain.name),
         target=target,
         config=recorded_settings(cfg, target),
+        seed=cfg.seed,
+        eos_ids=target.eos_ids,
         overwrite=cfg.overwrite,
     )
 

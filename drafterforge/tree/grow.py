@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +39,13 @@ class TreeShape:
         return 0 if self.depth == 0 else self.top_k + (self.depth - 1) * self.top_k**2
 
 
+class Proposals(Protocol):
+    """What a drafter proposes along the most probable branch of a row's tree."""
+
+    def branch(self) -> list[tuple[Tensor, Tensor]]:
+        """Target ids and the drafter's probabilities of the children of each node, [n] each; the root's first."""
+
+
 @dataclass(frozen=True)
 class Tree:
     """Nodes to verify, in level order, parents before children.  A node that pads a row is its own parent."""
@@ -46,6 +54,7 @@ class Tree:
     parents: Tensor  # [B, T] index of the parent; the root's is itself
     levels: Tensor  # [B, T] 0 for the root and for padding
     expected: Sequence[float] | None = None  # tokens that each row is expected to accept beyond its root, if known
+    proposals: Sequence[Proposals | None] | None = None  # of each row, if asked for
 
 
 def top_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.tree.evidence import SEPARATOR, Evidence
-from drafterforge.tree.grow import Tree
+from drafterforge.tree.grow import Proposals, Tree
 
 
 class RetrievalEvidence(NamedTuple):
@@ -41,6 +41,15 @@ class Nodes(NamedTuple):
     parents: list[int]  # 0: the root, 1: the first node
     levels: list[int]  # from 1
     probabilities: list[float]  # that the node and all its ancestors are accepted
+
+    def branch(self) -> list[tuple[Tensor, Tensor]]:
+        """See `Proposals`; tokens that are not in the tree count as impossible."""
+        levels, node, reached = [], 0, 1.0
+        while children := [index for index, parent in enumerate(self.parents) if parent == node]:
+            shares = torch.tensor([self.probabilities[index] for index in children]) / reached
+            levels.append((torch.tensor([self.tokens[index] for index in children]), shares))
+            node, reached = children[0] + 1, self.probabilities[children[0]]
+        return levels
 
 
 class DrafterCandidates(NamedTuple):
@@ -166,7 +175,7 @@ def as_tree(root: Tensor, rows: Sequence[Nodes]) -> Tree:
         for token, row in zip(root.tolist(), rows, strict=True)
     ]
     tensors = (torch.tensor(part, device=root.device) for part in zip(*parts, strict=True))
-    return Tree(*tensors, expected=[sum(row.probabilities) for row in rows])
+    return Tree(*tensors, expected=[sum(row.probabilities) for row in rows], proposals=rows)
 
 
 def join_trees(parts: Sequence[tuple[Sequence[int], Tree]], batch: int) -> Tree:
@@ -178,6 +187,7 @@ def join_trees(parts: Sequence[tuple[Sequence[int], Tree]], batch: int) -> Tree:
     tokens, levels = (torch.zeros(batch, size, dtype=torch.long, device=device) for _ in range(2))
     parents = torch.arange(size, device=device).repeat(batch, 1)
     expected: list[float] | None = [0.0] * batch
+    proposals: list[Proposals | None] = [None] * batch
     for rows, tree in parts:
         count = tree.tokens.shape[1]
         if tree.expected is None:
@@ -185,5 +195,7 @@ def join_trees(parts: Sequence[tuple[Sequence[int], Tree]], batch: int) -> Tree:
         elif expected is not None:
             for row, tokens_expected in zip(rows, tree.expected, strict=True):
                 expected[row] = tokens_expected
+        for row, row_proposals in zip(rows, tree.proposals or (), strict=False):
+            proposals[row] = row_proposals
         tokens[rows, :count], parents[rows, :count], levels[rows, :count] = tree.tokens, tree.parents, tree.levels
-    return Tree(tokens, parents, levels, expected)
+    return Tree(tokens, parents, levels, expected, proposals)

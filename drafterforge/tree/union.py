@@ -41,6 +41,7 @@ class Branch:
 
     tokens: Tensor  # [B, D, C] target ids of the children of its D nodes, best first; -1 where no width expands a node
     ranks: Tensor  # [B, K, D, D, C] of these children, as `Drafts.ranks`
+    logits: Tensor  # [B, D, W] of all children of its nodes; arbitrary where no width expands a node
 
 
 @dataclass
@@ -80,7 +81,7 @@ def expand_widths(
     origin = torch.zeros_like(ids)
     first = torch.arange(most, device=logits.device).expand(batch, -1)
     reads = torch.empty(batch, most, 0, dtype=torch.bool, device=logits.device)
-    widths, best, branch_tokens = [], torch.zeros_like(rows), [tokens]
+    widths, best, branch_tokens, branch_logits = [], torch.zeros_like(rows), [tokens], [logits.float()]
     for top_k in top_ks:
         index = _index_of(tokens[:, :top_k] == truth[:, :1])
         widths.append(Width(top_k, first[:, :top_k], index, best, [scores[:, :top_k]], [index], [best]))
@@ -88,10 +89,14 @@ def expand_widths(
         count = tokens.shape[1]
         itself = torch.eye(count, dtype=torch.bool, device=logits.device).expand(batch, -1, -1)
         reads = torch.cat((reads.gather(1, origin[:, :, None].expand(-1, -1, reads.shape[2])), itself), dim=2)
-        logp, ids = top_children(step(level, tokens, origin, reads), most)
+        level_logits = step(level, tokens, origin, reads)
+        logp, ids = top_children(level_logits, most)
         children = ids if token_ids is None else token_ids[ids]
         cumulative = scores[:, :, None] + logp
-        branch_tokens.append(_branch_tokens(widths, children, rows))
+        if branch:
+            node = _branch_node(widths, rows)
+            branch_tokens.append(torch.where(node[:, None] >= 0, children[rows, node], -1))
+            branch_logits.append(level_logits[rows, node].float())
         beams = [_grow(width, cumulative, children, truth[:, level], rows) for width in widths]
         union = _distinct(torch.cat(beams, dim=1))
         for width, beam in zip(widths, beams, strict=True):
@@ -106,7 +111,8 @@ def expand_widths(
     branch_ranks = torch.stack(
         [_ranks(width.pools, [_children(best, width.top_k, most) for best in width.branch]) for width in widths], dim=1
     )
-    return Drafts(ranks[..., 0], pool_scores, Branch(torch.stack(branch_tokens, dim=1), branch_ranks))
+    branch_parts = torch.stack(branch_tokens, dim=1), branch_ranks, torch.stack(branch_logits, dim=1)
+    return Drafts(ranks[..., 0], pool_scores, Branch(*branch_parts))
 
 
 def _grow(width: Width, cumulative: Tensor, children: Tensor, truth: Tensor, rows: Tensor) -> Tensor:
@@ -146,13 +152,12 @@ def _distinct(keys: Tensor) -> Tensor:
     return distinct.scatter_(1, index, keys)
 
 
-def _branch_tokens(widths: Sequence[Width], children: Tensor, rows: Tensor) -> Tensor:
-    """Target ids of the branch's children, [B, C], of all children [B, U, C]; -1 where no beam has its node."""
-    tokens = torch.full_like(children[:, 0], -1)
+def _branch_node(widths: Sequence[Width], rows: Tensor) -> Tensor:
+    """Index of the branch's node among the expanded ones, [B]; -1 where no beam has it."""
+    node = torch.full_like(rows, -1)
     for width in widths:
-        node = width.beam.gather(1, width.best.clamp(min=0)[:, None])[:, 0]
-        tokens = torch.where((width.best >= 0)[:, None], children[rows, node], tokens)
-    return tokens
+        node = torch.where(width.best >= 0, width.beam[rows, width.best.clamp(min=0)], node)
+    return node
 
 
 def _children(first: Tensor, top_k: int, most: int) -> Tensor:

@@ -19,6 +19,7 @@ from drafterforge.drafters.base import Drafter, DrafterKind, DrafterSource, Trai
 from drafterforge.drafters.proposer import JudgedProposer
 from drafterforge.errors import DrafterforgeError
 from drafterforge.targets.load import Target
+from drafterforge.tree.branch import expand_with_proposals
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape
 
@@ -76,7 +77,13 @@ class BigramProposer(JudgedProposer):
         return self.draft_rows(range(len(self.newest)), root, shape)
 
     def draft_rows(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
-        return expand(root, self.table[root], shape, lambda level, tokens, origin, reads: self.table[tokens])
+        return expand(root, self.table[root], shape, self._step)
+
+    def draft_with_proposals(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+        return expand_with_proposals(root, self.table[root], shape, self._step)
+
+    def _step(self, level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
+        return self.table[tokens]
 
 
 # --8<-- [end:proposer]

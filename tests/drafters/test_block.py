@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from drafterforge.drafters.block import propose
 from drafterforge.drafters.block.fused import FusedBlock, StackedBlocks
 from drafterforge.drafters.block.propose import BlockGroup, BlockReading
 from drafterforge.drafters.eagle3.fused import FusedDrafter
@@ -113,23 +114,26 @@ def test_a_stacked_pass_judges_as_each_drafter_alone(target):
     experts = block_experts(target, 4, markov_rank=4)
     texts = [text_of(target, 14), text_of(target, 9)]
 
+    distributions = torch.randn(2, 3, len(target.head_weight)).softmax(dim=-1)
+
     def judged(members):
         group = BlockGroup(StackedBlocks(members))
         for tokens, features in texts:
             group.admit(tokens[:5], features[:4])
         following = torch.stack([tokens[5:8] for tokens, _ in texts])
         group.commit(following, torch.stack([features[4:7] for _, features in texts]), [3, 2])
-        return group.read(Truth(following, None), [15] * len(members), details=True)
+        return group.read(Truth(following, distributions), [15] * len(members))
 
     with torch.inference_mode():
         together, alone = judged(experts), [judged([expert]) for expert in experts]
-    for name in ("accepted", "gamma", "log_q", "divergence"):
+    for name in ("accepted", "gamma"):
         expected = torch.cat([getattr(judgement, name) for judgement in alone])
         torch.testing.assert_close(getattr(together, name)[..., :2], expected[..., :2], atol=1e-4, rtol=1e-4)
     assert together.accepted[..., :2].unique().tolist() == [0.0, 1.0]
 
 
-def test_a_drafter_is_judged_by_what_it_would_have_drafted_there(target):
+def test_a_drafter_is_judged_by_what_it_would_have_drafted_there(target, monkeypatch):
+    monkeypatch.setattr(propose, "ROOTS", 12)  # fewer than the text has
     drafter = FusedBlock(tiny_block(target, markov_rank=4), target.backbone.embedding)
     tokens, features = text_of(target, 30)
     with torch.inference_mode():
@@ -153,7 +157,7 @@ def test_replayed_cycles_equal_live_ones(target, selector):
     for shape in (TreeShape(10, 3, 3), TreeShape(9, 7, 2)):
         scheduler = StaticScheduler(shape)
         recorded = record_answers(
-            target, Pool(drafters, shapes=shapes), shape, answers, {"static": scheduler}, coverages=True
+            target, Pool(drafters, shapes=shapes), shape, answers, {"static": scheduler}, branches=True
         )["static"]
         played = recorded.run(recorded.maker(selector, seed=3))
         pool = Pool(drafters, selector, shapes=shapes, scheduler=scheduler, seed=3)

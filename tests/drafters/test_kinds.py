@@ -132,7 +132,7 @@ def test_replayed_cycles_of_a_registered_kind_equal_live_ones(target, bigrams, r
     eagle = FusedDrafter(tiny_drafter(target), target.backbone.embedding)
     drafters = {"eagle": eagle, "bigrams": bigrams, "retrieval": Retrieval(min_probability=1e-3, min_expected=0.0)}
     answers = Engine(target).generate(PROMPTS, COUNT)
-    recorded = record_answers(target, Pool(drafters), SHAPE, answers, coverages=True)["static"]
+    recorded = record_answers(target, Pool(drafters), SHAPE, answers, branches=True)["static"]
     played = recorded.run(recorded.maker(selector, seed=3))
     live = Engine(target, Pool(drafters, selector, seed=3), SHAPE, max_batch=1).generate(PROMPTS, COUNT)
     for answer, cycles in zip(live, played, strict=True):

@@ -32,7 +32,8 @@ def pool(drafters: Callable, selector: str, policy: str = "") -> Callable[[Targe
         torch.manual_seed(3)
         scheduler = POLICIES[policy](target) if policy else None
         members = {f"drafter {number}": drafter for number, drafter in enumerate(drafters(target))}
-        return Pool(members, selector, scheduler=scheduler)
+        options = {"reward": "coverage"} if selector == "metasd_ucb" else {}
+        return Pool(members, selector, scheduler=scheduler, **options)
 
     return build
 

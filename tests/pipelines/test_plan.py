@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 
 import pytest
 
@@ -102,6 +103,20 @@ def test_artifacts_of_other_settings_are_refused_as_by_the_command(tmp_path, cap
         line = capsys.readouterr().err.splitlines()[-1]
         assert "was made with other settings" in line
         assert planned(target, *SMOKE, changed) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == line
+    shutil.rmtree(tmp_path / "runs" / target.name / "drafters" / "sql")
+    for staged, changed in (
+        ("answers/.new.partial", ["name=new"]),
+        ("drafters/.sql.partial", []),
+    ):  # of killed commands
+        staging = tmp_path / "runs" / target.name / staged
+        staging.mkdir()
+        (staging / "config.json").write_text("{}")
+        (staging / "shard").write_text("")
+        assert main([*train, *changed]) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert f"{staged} has unfinished work of other settings" in line
+        assert planned(target, *SMOKE, *changed) == 2
         assert capsys.readouterr().err.splitlines()[-1] == line
     assert planned(target, *SMOKE, "name=other", "device.disk_gb=0.00001", "answers=[sql]") == 1
     out = capsys.readouterr().out

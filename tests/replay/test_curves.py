@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
-from drafterforge.replay.curves import actions, per_request, pool_scaling, regret_curves, weights
+from drafterforge.replay.curves import (
+    ORDERS,
+    actions,
+    in_order,
+    per_request,
+    pool_scaling,
+    regret_by_order,
+    regret_curves,
+    reward_signals,
+    weights,
+)
 from drafterforge.replay.selector_play import RecordedAnswers, accept_rate
 from drafterforge.reporting.figures import figures_of
 from drafterforge.reporting.reader import CURVES
@@ -56,6 +66,31 @@ def test_regret_adds_up_to_the_table_s_regret(recorded, plays):
         assert curves[method][-1] == pytest.approx(6 * recorded.figures(played)["regret_cycles"])
 
 
+def test_orders_keep_every_request_and_differ_in_how_often_the_best_drafter_changes():
+    best = np.array([2, 0, 0, 2, 1, 0, 0])
+    orders = {order: in_order(best, order) for order in ORDERS}
+    assert all(sorted(order) == list(range(7)) for order in orders.values())
+    assert orders["stationary"] == list(range(7))
+    assert best[orders["drifting"]].tolist() == [2, 2, 0, 0, 0, 0, 1]
+    assert best[orders["adversarial"]].tolist() == [0, 2, 0, 2, 0, 1, 0]
+    assert in_order(np.array([1, 1, 0]), "adversarial") == [0, 2, 1]
+
+
+def test_regret_by_order_is_that_of_selectors_that_carry_their_state(recorded):
+    draws = []
+    curves = regret_by_order(recorded, {"hedgespec": {}, "ftl": {}}, draws=3, progress=lambda: draws.append(1))
+    assert curves.keys() == set(ORDERS) and len(draws) == 3
+    single = regret_by_order(recorded, {"ftl": {}}, draws=1, seed=5)
+    requests = np.random.default_rng(5).permutation(6)
+    for order in ORDERS:
+        part = recorded.select(requests[in_order(recorded.static.argmin(axis=1)[requests], order)].tolist())
+        played = part.run(part.maker("ftl", carry=True))
+        expected = regret_curves(part, {"ftl": played})["ftl"]
+        assert single[order]["ftl"] == {"mean": expected, "low": expected, "high": expected}
+        for band in curves[order].values():
+            assert len(band["mean"]) == 6 and (np.array(band["low"]) <= band["high"]).all()
+
+
 def test_weights_are_the_selector_s_probabilities_in_each_cycle(recorded):
     shares = weights(recorded, recorded.maker("hedgespec"), 2)
     cycles = recorded.run(recorded.maker("hedgespec"))[2]
@@ -97,6 +132,33 @@ def test_requests_add_up_to_their_row(recorded, plays):
         assert {row[2] for row in rows} == {None}
 
 
+def test_signals_are_squared_gaps_over_the_larger_variance():
+    """Three drafters of one level and two positions an answer; the second drafter is fastest, the third next."""
+    efficiency = np.array([[1, 1, 1, 2], [2, 2, 2, 1], [1, 2, 2, 1]])
+    overlap = np.array([[0.5, 0.5, 0.5, 0.5], [0.6, 0.8, 0.6, 0.8], [0.4, 0.5, 0.5, 0.4]])
+    answers = []
+    for columns in (slice(2), slice(2, 4)):
+        lengths = efficiency[:, columns]
+        outcomes = CycleOutcomes(lengths, np.ones_like(lengths), 2 * np.ones_like(lengths), np.ones_like(lengths))
+        outcomes = replace(outcomes, overlap=overlap[:, columns], coverage=np.zeros(lengths.shape))
+        answers.append(Counterfactual(list("abc"), [1] * 3, 1, 4, [outcomes], np.zeros((3, 4))))
+    recorded = RecordedAnswers.of(answers, [[1]] * 2)
+    assert recorded.static.tolist() == [[2, 1, 2], [2, 1, 1]]
+    by_reward = {row["reward"]: row for row in reward_signals(recorded)}
+    assert {(row["best"], row["second"]) for row in by_reward.values()} == {("b", "c")}
+    # BD: means .5, .7, .45; variances 0, .01, .0025.  BE: means .25, .75, .5; variances .1875, .1875, .25
+    assert by_reward["divergence"]["signal"] == pytest.approx(0.25**2 / 0.01)
+    assert by_reward["divergence"]["median"] == pytest.approx((0.25**2 + 0.2**2) / 2 / 0.01)
+    assert by_reward["efficiency"]["signal"] == pytest.approx(0.25**2 / 0.25)
+    assert by_reward["divergence"]["agrees"] and by_reward["efficiency"]["agrees"]
+    assert by_reward["coverage"]["signal"] == 0 and not by_reward["coverage"]["agrees"]
+    assert reward_signals(recorded.of_drafters([1])) == []
+
+
+def test_without_recorded_rewards_there_are_no_signals(recorded):
+    assert reward_signals(recorded) == []
+
+
 def test_a_pool_of_one_has_no_regret_and_the_full_pool_equals_its_row(recorded, plays):
     played = []
     rows = pool_scaling(recorded, {"hedgespec": {}, "ucb1": {}}, orders=20, progress=lambda: played.append(1))
@@ -126,6 +188,7 @@ def test_in_a_smaller_pool_each_drafter_keeps_its_cost(recorded):
 def test_figures_draw_every_curve(recorded, plays):
     curves = {
         "regret_curves": regret_curves(recorded, plays),
+        "regret_by_order": regret_by_order(recorded, {"hedgespec": {}, "ucb1": {}}, draws=2),
         "weights": weights(recorded, recorded.maker("hedgespec"), 2),
         "actions": actions(recorded, plays["random"]),
         "per_request": per_request(recorded, plays),
@@ -133,7 +196,8 @@ def test_figures_draw_every_curve(recorded, plays):
     }
     assert curves.keys() <= CURVES.keys()
     keys = {figure.key for figure in figures_of({"rows": [], "curves": curves})}
-    assert keys == {"regret", "weights", "actions", "scaling-0-mat", "scaling-0-regret_cycles"}
+    orders = {"regret-0", "regret-1", "regret-2"}
+    assert keys == {"regret", "weights", "actions", "scaling-0-mat", "scaling-0-regret_cycles"} | orders
 
 
 def test_fewer_drafters_play_the_same_cycles(recorded):

@@ -131,7 +131,7 @@ def everything():
         "ltd, depth alone": ltd_policy(size=False),
         "marginal": marginal_policy(),
     }
-    by_scheduler = record_answers(target, pool, SHAPE, answers, schedulers, COUNT, coverages=True)
+    by_scheduler = record_answers(target, pool, SHAPE, answers, schedulers, COUNT, branches=True)
     return target, pool, answers, traces, schedulers, by_scheduler
 
 
@@ -213,7 +213,7 @@ def test_replay_looks_up_the_drafted_trees(everything):
     """A drafter with its own shape drafts it at every position; the others draft the scheduler's tree."""
     target, pool, answers, _, _, by_scheduler = everything
     drafted = Pool(pool.drafters, shapes={name: SHAPE for name in ("a", "b", "c")} | pool.shapes)
-    recorder = AnswerRecorder(target, drafted, SHAPE, max_new_tokens=COUNT, coverages=True)
+    recorder = AnswerRecorder(target, drafted, SHAPE, max_new_tokens=COUNT, branches=True)
     for answer, looked_up in zip(answers, by_scheduler["static"].counterfactuals, strict=True):
         plain = recorder.record(answer)["static"]
         for key, array in looked_up.outcomes[0].arrays().items():

@@ -18,6 +18,7 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.selectors import names
 from drafterforge.selectors import selector as build_selector
+from drafterforge.selectors.base import Feedback
 from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_target
 from tests.runtime.drafters import full_drafters, lora_drafters
@@ -44,7 +45,7 @@ def recorded(everything) -> RecordedAnswers:
     """The recorded counterfactuals of the answers."""
     target, drafters, shapes, answers = everything
     pool = Pool(drafters, shapes=shapes)
-    return record_answers(target, pool, SHAPE, answers, coverages=True)["static"]
+    return record_answers(target, pool, SHAPE, answers, branches=True)["static"]
 
 
 def live_cycles(answer) -> list[tuple]:
@@ -94,7 +95,7 @@ def test_trees_with_tokens_of_retrieval_are_replayed_too(everything, selector, w
     hybrids = {name: HybridDrafter(drafters[name], retrieval, **worth) for name in "ab"}
     pool = {"a+": hybrids["a"], "d": drafters["d"], "b+": hybrids["b"], "retrieval": retrieval}
     shapes = {name: TreeShape(12, 7, 3) for name in ("a+", "b+")}
-    recorded = record_answers(target, Pool(pool, shapes=shapes), SHAPE, answers, coverages=True)["static"]
+    recorded = record_answers(target, Pool(pool, shapes=shapes), SHAPE, answers, branches=True)["static"]
     live = Engine(target, Pool(pool, selector, shapes=shapes, seed=3), SHAPE, max_batch=1).generate(PROMPTS, COUNT)
     for answer, cycles in zip(live, recorded.run(recorded.maker(selector, seed=3)), strict=True):
         assert live_cycles(answer) == replayed_cycles(recorded, cycles)
@@ -113,27 +114,52 @@ def test_selectors_that_draw_are_replayed_with_their_seed(recorded):
         assert recorded.run(recorded.maker(name, seed=3)) != recorded.run(recorded.maker(name, seed=4))
 
 
-def test_recorded_coverages_equal_those_of_live_cycles(everything, recorded):
-    target, drafters, shapes, _ = everything
-    heard = []
+def feedback_of(pool: dict, shapes: dict, target, reward: str) -> list[Feedback]:
+    """What a bandit with this reward observes live in the first answer."""
+    observed = []
 
     def recording(names, levels):
-        bandit = build_selector("metasd_ucb", names, max(levels), levels=levels)
+        bandit = build_selector("metasd_ucb", names, max(levels), levels=levels, reward=reward)
         observe = bandit.observe
-        bandit.observe = lambda feedback: (heard.append(feedback), observe(feedback))
+        bandit.observe = lambda feedback: (observed.append(feedback), observe(feedback))
         return bandit
 
-    Engine(target, Pool(drafters, recording, shapes=shapes), SHAPE, max_batch=1).generate(PROMPTS[:1], COUNT)
-    table, start = recorded.counterfactuals[0].outcomes[0].coverage, 1 + len(PROMPTS[0])
-    coverages = [table[feedback.drafter, feedback.position - start] for feedback in heard]
-    assert coverages == pytest.approx([feedback.coverage for feedback in heard], abs=1e-5)
-    assert len({*coverages}) > 5
-    assert {feedback.drafter for feedback in heard} == set(range(len(drafters)))
+    Engine(target, Pool(pool, recording, shapes=shapes), SHAPE, max_batch=1).generate(PROMPTS[:1], COUNT)
+    return observed
+
+
+REWARDS = pytest.mark.parametrize(("reward", "key"), [("coverage", "coverage"), ("divergence", "overlap")])
+
+
+@REWARDS
+def test_recorded_rewards_equal_those_of_live_cycles(everything, recorded, reward, key):
+    target, drafters, shapes, _ = everything
+    observed = feedback_of(drafters, shapes, target, reward)
+    table, start = getattr(recorded.counterfactuals[0].outcomes[0], key), 1 + len(PROMPTS[0])
+    values = [table[feedback.drafter, feedback.position - start] for feedback in observed]
+    assert values == pytest.approx([getattr(feedback, key) for feedback in observed], abs=1e-5)
+    assert len({*values}) > 5
+    assert {feedback.drafter for feedback in observed} == set(range(len(drafters)))
+    assert all(feedback.coverage is None or feedback.overlap is None for feedback in observed)
+
+
+@REWARDS
+def test_rewards_of_trees_with_tokens_of_retrieval_are_recorded_too(everything, reward, key):
+    target, drafters, _, answers = everything
+    retrieval = drafters["retrieval"]
+    pool = {"a+": HybridDrafter(drafters["a"], retrieval, min_reach=0.01), "c": drafters["c"]}
+    shapes = {"a+": TreeShape(12, 7, 3), "c": TreeShape(6, 2, 3)}
+    recorded = record_answers(target, Pool(pool, shapes=shapes), SHAPE, answers[:1], branches=True)["static"]
+    table, start = getattr(recorded.counterfactuals[0].outcomes[0], key), 1 + len(PROMPTS[0])
+    observed = feedback_of(pool, shapes, target, reward)
+    values = [table[feedback.drafter, feedback.position - start] for feedback in observed]
+    assert values == pytest.approx([getattr(feedback, key) for feedback in observed], abs=1e-5)
+    assert {feedback.drafter for feedback in observed} == {0, 1} and max(values) > 0.01
 
 
 def test_counterfactuals_without_coverages_are_refused_by_selectors_that_need_them():
     counterfactual = counterfactual_of([[0, 0, 2, 2, 2], [0, 0, 1, 1, 1]])
-    with pytest.raises(DrafterforgeError, match="metasd_ucb needs counterfactuals with coverages"):
+    with pytest.raises(DrafterforgeError, match="metasd_ucb needs counterfactuals with branches"):
         play_selector(build_selector("metasd_ucb", ["a", "b"], 4), counterfactual)
 
 

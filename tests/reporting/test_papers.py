@@ -23,6 +23,7 @@ from drafterforge.reporting.paper_steps import STEPS
 from drafterforge.reporting.paper_tables import PaperTable, Reason, paper_tables, render_papers
 from drafterforge.reporting.published import published
 from drafterforge.selectors import names as selector_names
+from drafterforge.selectors.bandit import REWARDS
 from tests.reporting.builders import full_report, live_row, replay_row
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "papers_tables.py"
@@ -113,7 +114,10 @@ def test_every_form_of_a_paper_has_published_tables_beside_it():
 
 def test_lines_name_selectors_that_exist():
     names = {"static", "none", "oracle", *selector_names()}
-    assert {line.selector for form in FORMS for line in form.lines} <= names
+    signals = next(form for form in FORMS if form.key == "metasd_signal")
+    assert {line.selector for form in FORMS if form is not signals for line in form.lines} <= names
+    assert [line.selector for line in signals.lines] == ["divergence", "efficiency", "coverage"]
+    assert {line.selector for line in signals.lines} == REWARDS.keys()
 
 
 @pytest.mark.slow
@@ -318,6 +322,18 @@ def test_steps_of_a_cycle_are_in_milliseconds_and_shares_of_the_overhead():
     assert line == {"all domains": "15.00"}  # 6 s of 400 cycles
     values = cells(by_form["resps_overhead"])
     assert values["Re-SpS: standard PPO", "% of the overhead, drafting"] == {"MT-bench": "76.9"}  # 2 s of 2.6 s
+
+
+def test_signals_stand_by_task_and_reward():
+    signals = [
+        {"domain": domain, "reward": reward, "signal": value}
+        for domain, reward, value in (("gsm8k", "divergence", 0.5), ("gsm8k", "efficiency", 0.25), ("x", "coverage", 1))
+    ]
+    table = tables(report(alone("general", "gsm8k"), signal_strength=signals))["metasd_signal"]
+    assert cells(table) == {
+        ("BD: 1 - TV", "signal strength R"): {"Math (gsm8k)": "0.500"},
+        ("BE: block efficiency", "signal strength R"): {"Math (gsm8k)": "0.250"},
+    }
 
 
 def test_trees_priced_by_a_device_stand_in_its_column():

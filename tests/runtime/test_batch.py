@@ -293,7 +293,7 @@ def test_invalid_requests_are_refused(speaking, arguments, message):
     with pytest.raises(ConfigError, match="a tree needs"):
         TreeShape(4, -1, 2)
     with pytest.raises(DrafterforgeError, match="graphs=True needs"):
-        Engine(speaking, Pool({"retrieval": Retrieval()}, "static", details=True), graphs=True)
+        Engine(speaking, Pool({"retrieval": Retrieval()}, "metasd_ucb"), graphs=True)
     from_string, from_list = (
         Engine(speaking).generate(["hello"], 20, stop="ab"),
         Engine(speaking).generate(["hello"], 20, stop=["ab"]),

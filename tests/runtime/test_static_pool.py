@@ -36,6 +36,7 @@ TOKENS = 20
 def pool_of(target, kind: str, selector: str, **options: object) -> Pool:
     """A pool of random drafters."""
     torch.manual_seed(3)
+    options |= {"reward": "coverage"} if selector == "metasd_ucb" else {}
     return Pool({f"drafter {n}": drafter for n, drafter in enumerate(POOLS[kind](target))}, selector, **options)
 
 
@@ -190,6 +191,16 @@ def test_retrieval_joins_and_stays_alone():
             batch.cycle(SHAPE)
     assert row.answer.tokens == expected
     assert row.answer.cycles[-1].drafter == "retrieval" and engine.drafter.names == ["retrieval"]
+
+
+def test_the_divergence_reward_has_no_fixed_shapes():
+    """The drafters' distributions stay on the device there."""
+    target = tiny_target()
+    drafters = dict(zip("ab", lora_drafters(target, 2), strict=True))
+    for options, graphs in (({}, False), ({"reward": "coverage"}, True)):
+        assert has_fixed_shapes(Pool(drafters, "metasd_ucb", **options)) == graphs
+    with pytest.raises(DrafterforgeError, match="a selector without reward=divergence"):
+        Engine(target, Pool(drafters, "metasd_ucb"), SHAPE, graphs=True)
 
 
 def test_growing_policies_and_trees_of_their_own_do_not_share_fixed_shapes():

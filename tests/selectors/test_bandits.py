@@ -119,7 +119,7 @@ def test_halving_plays_in_turns_drops_the_worse_half_and_keeps_the_last():
     rewards, choices = [0.3, 0.9, 0.1, 0.8], []
     for cycle in range(24):
         drafter = chooser.select(Context(cycle, 0)).drafter
-        chooser.observe(Feedback(drafter, 0, 1, DEPTH, coverage=rewards[drafter]))
+        chooser.observe(Feedback(drafter, 0, 1, DEPTH, overlap=rewards[drafter]))
         choices.append(drafter)
     assert choices == [0, 0, 1, 1, 2, 2, 3, 3] + [1] * 4 + [3] * 4 + [1] * 8
 
@@ -128,13 +128,13 @@ def test_halving_compares_a_new_drafter_with_the_last_one():
     chooser = make("metasd_halving", 2, budget=4)
     chooser.begin()
     for reward in (0.5, 0.5, 0.2, 0.2):
-        chooser.observe(Feedback(chooser.select(NO_MASK).drafter, 0, 1, DEPTH, coverage=reward))
+        chooser.observe(Feedback(chooser.select(NO_MASK).drafter, 0, 1, DEPTH, overlap=reward))
     assert chooser.left.tolist() == [1, 0]
     chooser.add_drafter()
     rewards = [0.5, 0.2, 0.9]
     for _ in range(20):
         drafter = chooser.select(NO_MASK).drafter
-        chooser.observe(Feedback(drafter, 0, 1, DEPTH, coverage=rewards[drafter]))
+        chooser.observe(Feedback(drafter, 0, 1, DEPTH, overlap=rewards[drafter]))
     assert chooser.left.tolist() == [0, 0, 1]
 
 
@@ -157,22 +157,31 @@ def test_costs_turn_rewards_into_tokens_per_second():
     chooser = make("ucb1", 2, costs=[0.1, 0.05])
     slow, fast = (chooser.reward_of(Feedback(drafter, 0, 3, DEPTH)) for drafter in (0, 1))
     assert (slow, fast) == (pytest.approx(3 / 5 / 2), pytest.approx(3 / 5))
-    chooser = make("metasd_ucb", 2, costs=[0.1, 0.05])
+    chooser = make("metasd_ucb", 2, costs=[0.1, 0.05], reward="coverage")
     assert chooser.reward_of(Feedback(1, 0, 1, 2, coverage=0.5)) == pytest.approx((1 - 0.5**5) / 0.5 / 5)
+    chooser = make("metasd_ucb", 2, costs=[0.1, 0.05], levels=[DEPTH, 2])  # a mean over the drafter's own levels
+    assert chooser.reward_of(Feedback(1, 0, 1, 2, overlap=0.5)) == pytest.approx((1 - 0.5**3) / 0.5 / 5)
 
 
-def test_metasd_needs_a_coverage():
-    chooser = make("metasd_ucb")
-    assert chooser.needs == Needs(coverage=True) and make("ucb1").needs == Needs()
-    assert make("metasd_ucb", reward="efficiency").needs == Needs()
-    for coverage, words in (
-        (None, "^metasd_ucb needs the coverage of every cycle, got None$"),
-        (float("nan"), "^metasd_ucb needs the coverage of every cycle, got nan$"),
-        (1.5, r"^coverage must lie in \[0, 1\], got 1.5 .. 1.5$"),
+@pytest.mark.parametrize("name", ["metasd_ucb", "metasd_exp3", "metasd_halving"])
+def test_metasd_is_rewarded_by_the_overlap_of_target_and_drafter(name):
+    chooser = make(name)
+    assert chooser.needs == Needs(overlap=True) and make("ucb1").needs == Needs()
+    assert chooser.reward_of(Feedback(1, 0, 1, DEPTH, coverage=0.9, overlap=0.25)) == 0.25
+    assert make(name, reward="efficiency").needs == Needs()
+
+
+@pytest.mark.parametrize(("reward", "measurement"), [("divergence", "overlap"), ("coverage", "coverage")])
+def test_rewards_by_distributions_need_their_measurement(reward, measurement):
+    chooser = make("metasd_ucb", reward=reward)
+    for value, words in (
+        (None, f"^metasd_ucb needs the {measurement} of every cycle, got None$"),
+        (float("nan"), f"^metasd_ucb needs the {measurement} of every cycle, got nan$"),
+        (1.5, rf"^{measurement} must lie in \[0, 1\], got 1.5 .. 1.5$"),
     ):
         with pytest.raises(DrafterforgeError, match=words):
-            chooser.observe(Feedback(0, 0, 1, DEPTH, coverage=coverage))
-    chooser.observe(Feedback(0, 0, 1, DEPTH, coverage=1 + 1e-6))
+            chooser.observe(Feedback(0, 0, 1, DEPTH, **{measurement: value}))
+    chooser.observe(Feedback(0, 0, 1, DEPTH, **{measurement: 1 + 1e-6}))
     assert chooser.sums[0] == 1
 
 

@@ -430,7 +430,7 @@ def test_names_are_those_of_the_registry():
         ("hedge", {"skip": 0.9}, r"selector=hedge cannot have skip=0.9 for many requests at once; leave it out"),
         ("ftl", {"granularity": "chunk"}, r"selector=ftl cannot have granularity=chunk .*; type granularity=token"),
         ("ucb1", {"window": 20}, r"selector=ucb1 cannot have window=20 for many requests at once; type window=0"),
-        ("metasd_ucb", {}, r"selector=metasd_ucb cannot have reward=coverage .*; type reward=efficiency"),
+        ("metasd_ucb", {}, r"selector=metasd_ucb cannot have reward=divergence .*; type reward=efficiency"),
         ("hedge", {"etas": 1.0}, r"no option of hedge 'etas'; did you mean 'eta'\? .*"),
         ("hedge", {"costs": [1.0]}, r"costs needs a number for each of 5 drafters, got 1"),
     ],

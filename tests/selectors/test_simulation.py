@@ -38,11 +38,10 @@ class Live(SCRIPT.SimulatedSelector):
             if late >= 0:
                 values = self.gammas[late][seed]
                 evaluation = Evaluation(late * SCRIPT.DEPTH, values, values)
-            coverage = float(gamma[seed, choices[seed]].mean())
+            overlap = float(gamma[seed, choices[seed]].mean())
             position = self.rounds * SCRIPT.DEPTH
-            feedback = Feedback(
-                int(choices[seed]), position, int(length[seed]), SCRIPT.DEPTH, False, coverage, evaluation
-            )
+            cycle = int(choices[seed]), position, int(length[seed]), SCRIPT.DEPTH
+            feedback = Feedback(*cycle, overlap=overlap, evaluation=evaluation)
             chooser.observe(feedback)
         self.rounds += 1
 

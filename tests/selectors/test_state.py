@@ -122,7 +122,7 @@ def test_the_output_does_not_depend_on_the_drafters(name, options):
         hits = np.array([[float(rule[pair] == table[pair]) for pair in pairs] for rule in guesses])
         toy = Text(3, 1)
         toy.gamma = toy.accepted = np.concatenate((np.zeros((3, position)), hits, np.zeros((3, DEPTH))), axis=1)
-        changes = {"coverage": hits[drafter].mean()}
+        changes = {"overlap": hits[drafter].mean()}
         feedback = toy.feedback(drafter, position, **changes)
         assert feedback.accept_length == length or length == DEPTH + 1
         chooser.observe(feedback)

@@ -51,7 +51,7 @@ class Text:
         length = int(1 + reach.cumprod().sum())
         here = slice(position, position + length)
         measurements = {
-            "coverage": float(self.gamma[drafter, position : position + depth].mean()),
+            "overlap": float(self.gamma[drafter, position : position + depth].mean()),
             "evaluation": Evaluation(position, self.gamma[:, here], self.accepted[:, here]),
         }
         return Feedback(drafter, position, length, depth, ended, **(measurements | changes))

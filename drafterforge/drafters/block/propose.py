@@ -21,10 +21,13 @@ from drafterforge.drafters.proposer import PromptReader, Request, SoloProposer
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
+from drafterforge.tree.branch import expand_with_proposals
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask
 from drafterforge.tree.merge import RetrievalEvidence
+
+ROOTS = 32  # of a row, whose blocks are drafted together to judge a text
 
 
 def read_blocks(drafter: BlockPass, cache: KeyValueCache, tokens: Tensor, positions: Tensor, mask: Mask) -> Tensor:
@@ -118,7 +121,7 @@ class BlockGroup(DrafterGroup):
         for row, count in enumerate(counts):
             self.unread[row].append((tokens[row, :count], features[row, :count]))
 
-    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = ()) -> Judgement | None:
         """See `DrafterGroup`; a drafter is judged on the first position of its block below each token before."""
         if not any(self.unread):
             return None
@@ -130,8 +133,10 @@ class BlockGroup(DrafterGroup):
         judgement = None
         if truth is not None:
             before = torch.cat((self.roots[:, None], tokens[:, :-1]), dim=1)
-            logits = self.first_guesses(before, starts[:, None] + torch.arange(tokens.shape[1], device=tokens.device))
-            judgement = judge(logits, self.drafters.token_ids, self.drafters.draft_ids, truth, top_k, details)
+            positions, base = starts[:, None] + torch.arange(tokens.shape[1], device=tokens.device), self.cache.used
+            parts = zip(before.split(ROOTS, dim=1), positions.split(ROOTS, dim=1), strict=True)
+            logits = torch.cat([self._first_guesses(*part, base) for part in parts], dim=2)
+            judgement = judge(logits, self.drafters.token_ids, self.drafters.draft_ids, truth, top_k)
         self.roots = tokens.gather(1, added[:, None] - 1)[:, 0]
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
         self.unread, self.drafted = [[] for _ in self.stable], {}
@@ -146,12 +151,14 @@ class BlockGroup(DrafterGroup):
             keys, values = (part.unflatten(1, (batch, width)).transpose(0, 1).flatten(0, 1) for part in pair)
             self.cache.write(layer, keys, values)
 
-    def first_guesses(self, roots: Tensor, positions: Tensor) -> Tensor:
-        """Logits of all drafters for the tokens after roots [B, A] at positions [B, A], [N, B, A, W]."""
+    def _first_guesses(self, roots: Tensor, positions: Tensor, base: int) -> Tensor:
+        """Logits of all drafters for the tokens after roots [B, A] at positions [B, A], [N, B, A, W].
+
+        base: slot of the cache where the blocks are written.
+        """
         drafters, (batch, width), size = self.drafters, roots.shape, self.drafters.spec.block_size
-        base, total = int(self.cache.used), width * size
         blocks = positions[:, :, None] + torch.arange(size, device=roots.device)
-        self.cache.set_slots(base, total)
+        self.cache.set_slots(base, width * size)
         text = torch.arange(base, device=roots.device) < positions[:, :, None]  # [B, A, S]
         itself = torch.eye(width, dtype=torch.bool, device=roots.device).repeat_interleave(size, 1)
         reads = torch.cat((text, itself.expand(batch, -1, -1)), dim=2).repeat_interleave(size, 1)
@@ -173,10 +180,12 @@ class BlockGroup(DrafterGroup):
         shape: TreeShape,
         growth: Growth | None = None,
         retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
     ) -> Tree:
         drafter, logits = self.drafters.members[member], self._draft(member, rows)
         first = drafter.after(logits[:, 0], root)
-        return expand(root, first, shape, block_step(drafter, logits), drafter.vocabulary, growth, retrieval)
+        grow = expand_with_proposals if proposals else expand
+        return grow(root, first, shape, block_step(drafter, logits), drafter.vocabulary, growth, retrieval)
 
     def _draft(self, member: int, rows: list[int]) -> Tensor:
         """Logits of one drafter's blocks below the roots of some rows, [B', I, W]; one pass a cycle computes them."""

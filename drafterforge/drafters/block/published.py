@@ -47,8 +47,8 @@ def read_published(
     except (KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{source}: config.json is not that of a block drafter ({shorten(error)})") from None
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(UNUSED)}
-    own = tensors.pop("embed_tokens.weight", None)
-    if own is not None and not torch.equal(own.float(), embedding.to(own.dtype).float()):
+    stored = tensors.pop("embed_tokens.weight", None)
+    if stored is not None and not torch.equal(stored.float(), embedding.to(stored.dtype).float()):
         raise ArtifactError(f"{source} comes with an embedding of its own; drafters share the target's")
     complete(tensors, spec, target, embedding, source)
     with torch.device("meta"):

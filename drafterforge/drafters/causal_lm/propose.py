@@ -5,7 +5,7 @@ Axes: B rows, A committed tokens, K beam nodes, L level slots, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from drafterforge.drafters.causal_lm.small import SmallLM
 from drafterforge.drafters.judging import Judgement, Truth, draft_id_table, judge
 from drafterforge.drafters.proposer import JudgedProposer, PromptReader, Request
 from drafterforge.kernels.attention import additive
+from drafterforge.tree.branch import expand_with_proposals
 from drafterforge.tree.expand import expand
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.masks import level_mask
@@ -81,12 +82,10 @@ class CausalLMProposer(JudgedProposer):
         self._set_logits(states, counts)
         return torch.cat((before, self.model.logits(states[:, :-1])), dim=1)
 
-    def judge(
-        self, guesses: list[list[Tensor]], truth: Truth, top_k: Sequence[int], details: bool = False
-    ) -> Judgement:
+    def judge(self, guesses: list[list[Tensor]], truth: Truth, top_k: Sequence[int]) -> Judgement:
         """See `JudgedProposer`; a guess is logits [V]."""
         logits = pad_sequence([torch.stack(row) for row in guesses], batch_first=True)[None]
-        return judge(logits, *self._vocabulary, truth, top_k, details)
+        return judge(logits, *self._vocabulary, truth, top_k)
 
     @cached_property
     def _vocabulary(self) -> tuple[Tensor, Tensor]:
@@ -120,11 +119,18 @@ class CausalLMProposer(JudgedProposer):
 
     def draft_rows(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
         """As `draft_trees`, for some rows, whose roots are [B']."""
+        return self._draft(rows, root, shape, expand)
+
+    def draft_with_proposals(self, rows: Sequence[int], root: Tensor, shape: TreeShape) -> Tree:
+        """See `JudgedProposer`."""
+        return self._draft(rows, root, shape, expand_with_proposals)
+
+    def _draft(self, rows: Sequence[int], root: Tensor, shape: TreeShape, grow: Callable[..., Tree]) -> Tree:
         if len(rows) < len(self.stable):
             subset = CausalLMProposer(self.drafter)
             subset.cache, subset.stable, subset.logits = copy(self.cache), list(self.stable), self.logits
             subset.keep(list(rows))
-            return subset.draft_trees(root, shape)
+            return subset._draft(range(len(rows)), root, shape, grow)
         base = max(self.stable)
         # rows beyond the model's context get bad drafts; if all rows are beyond it, nothing is drafted
         depth = min(shape.depth, self.model.max_positions - min(self.stable))
@@ -140,4 +146,4 @@ class CausalLMProposer(JudgedProposer):
             states, _ = self.model.forward(tokens, positions, self.cache, mask)
             return self.model.logits(states)
 
-        return expand(root, self.logits, TreeShape(shape.num_tokens, depth, shape.top_k), step)
+        return grow(root, self.logits, TreeShape(shape.num_tokens, depth, shape.top_k), step)

@@ -17,6 +17,7 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.masks import Mask
+from drafterforge.tree.branch import expand_with_proposals
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask, text_mask
@@ -74,15 +75,17 @@ def draft_levels(
     logits: Tensor | None = None,
     growth: Growth | None = None,
     retrieval: RetrievalEvidence | Tries | None = None,
+    proposals: bool = False,
 ) -> Tree:
     """Trees below the roots [B] from the outputs `last` [B, H]; level slots begin at `base`.
 
-    logits: of `last`, [B, W]; None: computed.  growth, retrieval: as for `expand`.
+    logits: of `last`, [B, W]; None: computed.  growth, retrieval: as for `expand`.  proposals: with `Tree.proposals`,
+    which trees with retrieval have anyway.
     """
     logits = drafter.logits(last) if logits is None else logits
-    return expand(
-        root, logits, shape, level_step(drafter, cache, last, stable, base), drafter.token_ids, growth, retrieval
-    )
+    step = level_step(drafter, cache, last, stable, base)
+    grow = expand_with_proposals if proposals else expand
+    return grow(root, logits, shape, step, drafter.token_ids, growth, retrieval)
 
 
 def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable: Tensor, base: int) -> Step:

@@ -112,7 +112,7 @@ class StackedGroup(DrafterGroup):
         for row, count in enumerate(counts):
             self.unread[row].append((tokens[row, :count], features[row, :count]))
 
-    def read(self, truth: Truth | None = None, top_k: Sequence[int] = (), details: bool = False) -> Judgement | None:
+    def read(self, truth: Truth | None = None, top_k: Sequence[int] = ()) -> Judgement | None:
         """See `DrafterGroup`; a drafter that has read unread tokens to draft reads them again with the others."""
         if truth is None and not any(self.unread):
             return None
@@ -131,7 +131,7 @@ class StackedGroup(DrafterGroup):
             self.outputs = hidden, logits
             guesses = logits.unflatten(1, (batch, width))
             guesses = torch.cat((self.logits[:, :, None], guesses[:, :, :-1]), dim=2)  # logits before each token
-            judgement = judge(guesses, drafters.token_ids, self.draft_ids, truth, top_k, details)
+            judgement = judge(guesses, drafters.token_ids, self.draft_ids, truth, top_k)
             hidden, logits = hidden[:, rows], logits[:, rows]
         self.last, self.logits = hidden, logits
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
@@ -230,6 +230,7 @@ class StackedGroup(DrafterGroup):
         shape: TreeShape,
         growth: Growth | None = None,
         retrieval: RetrievalEvidence | None = None,
+        proposals: bool = False,
     ) -> Tree:
         state = self._newest_state(member)
         base = max(state.stable[row] for row in rows)
@@ -241,7 +242,7 @@ class StackedGroup(DrafterGroup):
             cache = cache.copy_rows(index)
             last, logits = last[index], logits[index]
         drafter: FusedDrafter = self.drafters.members[member]
-        return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, retrieval)
+        return draft_levels(drafter, cache, last, root, stable, base, shape, logits, growth, retrieval, proposals)
 
 
 class StackReading(TextReading):
