@@ -228,7 +228,7 @@ def _read_weights(path: Path, net: RouterNet) -> None:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ArtifactError(
-            f"{path.parent} is no readable router ({error}); it must hold {SPEC} and {WEIGHTS}"
+            f"{path.parent} is no readable router ({shorten(error, 200)}); it must hold {SPEC} and {WEIGHTS}"
         ) from None
     expected = net.state_dict()
     if odd := sorted(expected.keys() ^ tensors.keys()):

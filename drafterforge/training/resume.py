@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import atomic_file
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, shorten
 
 DIGEST = "sha256"  # key in the header of a file, of all its other content
 
@@ -63,7 +63,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise ArtifactError(
-            f"{path} is no training checkpoint ({error}); delete {Path(path).parent} to start again"
+            f"{path} is no training checkpoint ({shorten(error, 200)}); delete {Path(path).parent} to start again"
         ) from None
     digest = metadata.pop(DIGEST, None)  # files of earlier versions have none
     if digest is not None and digest != _digest(tensors, metadata):

@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -26,6 +27,7 @@ from rich.table import Table
 
 from tests.faults.commands import COMMANDS, open_bench
 from tests.faults.faults import Trials, run_all
+from tests.faults.serving import kill_server
 
 KINDS = {"half": "half_artifacts", "differs": "differing", "left": "leftovers"}
 
@@ -44,7 +46,10 @@ def run() -> int:
     rows, counts, faults = [], Counter[str](), Counter[tuple[str, str]]()
     with tempfile.TemporaryDirectory() as folder:
         trials = Trials(open_bench(Path(folder)), options.seed)
-        for outcome in run_all(trials, commands, options.kills, options.others):
+        servers = 0 if options.commands and "serve" not in options.commands else max(1, options.kills // 20)
+        kills = max(0, options.kills - servers) if commands else 0
+        served = (kill_server(trials.bench, trials.chance) for _ in range(servers))
+        for outcome in chain(run_all(trials, commands, kills, options.others), served):
             rows.append(outcome.as_row())
             faults[outcome.command, outcome.fault] += 1
             for problem in outcome.wrong:
@@ -52,8 +57,8 @@ def run() -> int:
             print(f"{len(rows)}: {outcome.as_row()}", file=sys.stderr, flush=True)
     kinds = sorted({fault for _, fault in faults})
     table = Table("command", *kinds)
-    for command in commands:
-        table.add_row(command.name, *(str(faults[command.name, kind]) for kind in kinds))
+    for name in dict.fromkeys(command for command, _ in faults):
+        table.add_row(name, *(str(faults[name, kind]) for kind in kinds))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     console.print(table)
     kills = sum(moment.endswith(": -9") for row in rows if row["fault"] == "kill" for moment in row["moments"])

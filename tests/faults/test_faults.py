@@ -11,6 +11,7 @@ from tests.faults import harness
 from tests.faults.commands import COMMANDS, open_bench
 from tests.faults.faults import FAULTS, Trials
 from tests.faults.harness import Command
+from tests.faults.serving import kill_server
 
 KILLS = 10
 QUICK = ("prepare-data", "eagle3", "retrieval", "bundle", "archive")
@@ -31,6 +32,11 @@ def test_a_killed_command_leaves_the_same_artifact(trials, name):
     for _ in range(KILLS // len(QUICK)):
         outcome = trials.run(BY_NAME[name], "kill")
         assert not outcome.wrong, outcome
+
+
+def test_a_killed_server_keeps_what_it_has_recorded(trials):
+    outcome = kill_server(trials.bench, trials.chance)
+    assert not outcome.wrong, outcome
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "kill"])

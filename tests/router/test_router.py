@@ -288,3 +288,12 @@ def test_the_encoder_that_a_router_s_file_names_is_never_downloaded(tmp_path, mo
     Router(net(width=16), LABELS, encoder=encoder).save(tmp_path)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **options: pytest.fail(f"looked up {address}"))
     assert_refused(tmp_path, "downloaded before: type `hf download someone/encoder`")
+
+
+def test_a_forged_header_is_quoted_in_part(tmp_path):
+    Router(net(), LABELS, target="tiny", target_fingerprint="aa").save(tmp_path)
+    header = json.dumps({"std": "x" * 5000}).encode()
+    (tmp_path / "router.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ArtifactError) as caught:
+        Router.load(tmp_path)
+    assert len(str(caught.value)) < 600

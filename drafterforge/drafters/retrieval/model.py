@@ -191,7 +191,8 @@ class Datastore:
         except (ArtifactError, OSError, ValueError, SafetensorError, TypeError, AttributeError) as error:
             # TypeError, AttributeError: a dtype that NumPy does not have
             raise ArtifactError(
-                f"{folder} is not a readable datastore ({error}); wanted config.json and {path.name}; {REMEDY}"
+                f"{folder} is not a readable datastore ({shorten(error, 300)}); wanted config.json and {path.name}; "
+                f"{REMEDY}"
             ) from None
         kind = config.get("kind") if isinstance(config, dict) else config
         if kind != KIND:
