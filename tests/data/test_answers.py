@@ -173,8 +173,10 @@ def test_all_prompts_of_a_damaged_shard_are_answered_again(chatml, prepare, dama
 def test_a_run_with_other_settings_does_not_resume_from_these_shards(chatml, prepare):
     with pytest.raises(Killed):
         prepare(generate=Echo(chatml, 3))
+    with pytest.raises(ArtifactError, match=r"unfinished work of other settings \(.*seed: 0 there, 1 now\)"):
+        prepare(seed=1)
     echo = Echo(chatml)
-    assert content(prepare(generate=echo, seed=1)) == content(prepare(name="full", seed=1))
+    assert content(prepare(generate=echo, seed=1, overwrite=True)) == content(prepare(name="full", seed=1))
     assert len(echo.calls) == 5
 
 
