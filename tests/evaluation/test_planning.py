@@ -293,7 +293,7 @@ def test_answers_of_an_8b_target_with_full_context_need_a_smaller_batch_on_an_h1
     report = json.loads((Path(__file__).parents[2] / "docs" / "reports" / "plan.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(report["rows"][0]["config"]))
     typed = "train-drafter domain=general target=llama3.1-8b size=8b experiment=public_8b data=ultrachat device=h100"
-    planned, shape = read_config("plan", typed.split()), ModelShape.read(tmp_path / "config.json")
+    planned, shape = read_config("plan", [*typed.split(), "data.batch_size=128"]), ModelShape.read(tmp_path / "config.json")
     room = Room(planned.device.memory_gb * 1e9, 1e15)
 
     def estimate(cfg: TrainDrafterConfig, number_bytes: int) -> list[Stage]:
@@ -303,3 +303,4 @@ def test_answers_of_an_8b_target_with_full_context_need_a_smaller_batch_on_an_h1
     (misfit,) = eight_b.misfits(planned.config, {})
     assert str(misfit) == "memory of answers: 79.0 GiB needed"
     assert eight_b.search(planned.config) == ({"data.batch_size": 64}, [])
+    assert eight_b.misfits(read_config("plan", typed.split()).config, {}) == []
