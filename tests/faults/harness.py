@@ -122,6 +122,7 @@ def start(
 ) -> tuple[int, mmap.mmap]:
     """Fork a process that runs the command; returns its id, and where it counts changes of files."""
     events = mmap.mmap(-1, 8)
+    output.write_bytes(b"")  # the child may be killed before it opens it
     child = os.fork()
     if child:
         return child, events
