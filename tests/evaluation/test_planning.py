@@ -293,7 +293,10 @@ def test_answers_of_an_8b_target_with_full_context_need_a_smaller_batch_on_an_h1
     report = json.loads((Path(__file__).parents[2] / "docs" / "reports" / "plan.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(report["rows"][0]["config"]))
     typed = "train-drafter domain=general target=llama3.1-8b size=8b experiment=public_8b data=ultrachat device=h100"
-    planned, shape = read_config("plan", [*typed.split(), "data.batch_size=128"]), ModelShape.read(tmp_path / "config.json")
+    planned, shape = (
+        read_config("plan", [*typed.split(), "data.batch_size=128"]),
+        ModelShape.read(tmp_path / "config.json"),
+    )
     room = Room(planned.device.memory_gb * 1e9, 1e15)
 
     def estimate(cfg: TrainDrafterConfig, number_bytes: int) -> list[Stage]:
