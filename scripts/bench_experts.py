@@ -32,8 +32,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from drafterforge.cli.overrides import read_config
 from drafterforge.errors import DrafterforgeError
-from drafterforge.targets.device import choose_device
+from drafterforge.targets.device import choose_device, choose_dtype
 
 from bench_record import save_record
 from rich.console import Console
@@ -179,7 +180,10 @@ def main() -> None:
     if options.json:
         keys = ("ratio", "ratio_training", "accept_max_abs_diff", "weights_max_abs_diff")
         figures = {f"{key}_{row['case'].replace('-', '_')}": row[key] for row in rows for key in keys}
-        save_record(options.json, "experts", choose_device("auto"), "of target.dtype", figures, rows)
+        target = read_config("train-drafter", ["domain=sql", *typed]).target
+        device = choose_device(target.device)
+        dtype = str(choose_dtype(target.dtype, device)).removeprefix("torch.")
+        save_record(options.json, "experts", device, dtype, figures, rows)
 
 
 if __name__ == "__main__":
