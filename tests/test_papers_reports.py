@@ -45,7 +45,7 @@ def test_a_missing_step_is_measured_kept_and_then_up_to_date(script, capsys):
     content = json.loads((script.root / "docs" / "reports" / "papers" / "papers-domains.json").read_text())
     assert content["rows"] and set(content["curves"]) == {"mat_by_domain", "scaling", "replayed", "profile"}
     assert script.main("domains") == 0
-    assert len(script.commands) == 1 and "domains: replay, about 20 min, up to date" in capsys.readouterr().out
+    assert len(script.commands) == 1 and "domains: replay, about 30 min, up to date" in capsys.readouterr().out
 
 
 def test_a_report_of_older_code_is_measured_again(script, capsys):
@@ -54,7 +54,7 @@ def test_a_report_of_older_code_is_measured_again(script, capsys):
     old = full_report(rows=[replay_row("sql alone", "static", 2.0)]) | {"code": {}}
     (folder / "papers-domains.json").write_text(json.dumps(old))
     assert script.main("--list", "domains") == 0
-    assert "domains: replay, about 20 min, older than the code" in capsys.readouterr().out and not script.commands
+    assert "domains: replay, about 30 min, older than the code" in capsys.readouterr().out and not script.commands
     assert script.main("domains") == 0 and len(script.commands) == 1
 
 

@@ -76,6 +76,8 @@ def read_shard(path: Path) -> pa.Table:
                 raise _damaged(path, f"its columns are {shorten(schema.to_string(show_field_metadata=False))}")
             table = stream.read_all()
         table.validate(full=True)
+    except FileNotFoundError:  # of a stream, whose oldest shards are deleted
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, shorten(error)) from None
     if empty := [name for name in _SCHEMA.names if table.column(name).null_count]:

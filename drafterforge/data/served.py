@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
@@ -71,7 +70,7 @@ def served_shards(path: str | Path) -> Iterator[tuple[Path, AnswerRows]]:
             yield shard, AnswerRows([shard])
         except FileNotFoundError:  # a server has deleted it since, as its folder was full
             continue
-        except (OSError, pa.ArrowException, KeyError) as error:
+        except (OSError, ArtifactError, KeyError) as error:
             log.warning("%s cannot be read and was skipped: %s", shard, error)
 
 

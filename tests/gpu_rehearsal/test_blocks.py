@@ -33,7 +33,7 @@ def cycles(device: str, values: object = None):
         for judging in (False, True):
             group.commit(following, more, COUNTS)
             truth = Truth(following[:, :2], None) if judging else None
-            judgement = group.read(truth, [3] * 3, details=judging)
+            judgement = group.read(truth, [3] * 3)
             shapes.append(None if judgement is None else judgement.accepted.shape)
             for rows in ([0, 1], [1]):
                 root = group.roots[rows[0] :]

@@ -22,7 +22,7 @@ from drafterforge.drafters.eagle3 import checkpoint
 from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.targets.answer import BatchAnswerer
 from drafterforge.targets.fingerprint import fingerprint
-from drafterforge.training import best_checkpoint, loggers, resume
+from drafterforge.training import loggers, resume
 from tests.pipelines.conftest import PLAIN, TRAIN
 
 PREPARE = ("prepare-data", "domain=sql", "experiment=smoke")
@@ -189,8 +189,8 @@ FULL_IN_RUST = SafetensorError('Error while serializing: IoError(Os { code: 28, 
         (os, "fsync", 14, FULL),  # a later one
         (os, "link", 3, FULL),
         (features, "save_file", 1, FULL_IN_RUST),
-        (best_checkpoint, "save_file", 1, FULL_IN_RUST),
-        (resume, "save_file", 2, FULL_IN_RUST),
+        (resume, "save_file", 1, FULL_IN_RUST),
+        (resume, "save_file", 3, FULL_IN_RUST),
         (checkpoint, "save_file", 1, FULL_IN_RUST),
         (os, "mkdir", 1, FULL),
     ],

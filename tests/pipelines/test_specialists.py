@@ -193,7 +193,7 @@ def test_an_interrupted_run_started_again_gives_the_same_drafter(
         ),
         (
             ("drafter=causal_lm", "drafter.tuning=lora", "drafter.init=sql"),
-            "drafter=causal_lm has no key drafter.tuning; drafter=eagle3 has",
+            "drafter=causal_lm has no key drafter.tuning; drafter=eagle3, drafter=block have",
         ),
         (("drafter=causal_lm", "drafter.init=nowhere"), "no drafters named 'nowhere'"),
     ],

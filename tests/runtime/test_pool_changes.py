@@ -32,7 +32,7 @@ def test_drafters_join_and_leave_while_requests_run(target):
     assert [row.answer.tokens for row in rows] == expected
     used = [cycle.drafter for row in rows for cycle in row.answer.cycles[5:]]
     assert used and not {"sql", "chat"} & set(used)
-    assert engine.drafter.names == ["general", "retrieval", "small", "other"]
+    assert engine.drafter.names == ["general", "block", "block sql", "retrieval", "small", "other"]
     assert Engine(target, engine.drafter, SHAPE).generate(PROMPTS[:1], 24)[0].tokens == expected[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,3 +107,18 @@ def assert_same_run(run: Run, checkpoint: BestCheckpoint, full: tuple[BestCheckp
 
 def equal(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
     return weights.keys() == expected.keys() and all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def dying_before(atomic_file, renames):
+    """`atomic_file` that raises `Killed` instead of renaming, after so many files."""
+    left = [renames]
+
+    @contextmanager
+    def dying(path):
+        with atomic_file(path) as temporary:
+            yield temporary
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+
+    return dying

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from drafterforge.errors import Terminated
-from drafterforge.training import best_checkpoint, resume
-from tests.training.runs import SHORT, Killed, Run, assert_same_run
+from drafterforge.training import resume
+from tests.training.runs import SHORT, Killed, Run, assert_same_run, dying_before
 
 
 @pytest.mark.slow
@@ -44,22 +44,9 @@ def test_a_run_killed_again_and_again_yields_the_same_curve_and_weights(tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("renames", range(4))
 def test_a_run_killed_around_a_rename_yields_the_same_curve_and_weights(tmp_path, full, monkeypatch, renames):
-    left = [renames]
-
-    def dying(real):
-        def rename(*paths):
-            if left[0] == 0:
-                raise Killed
-            left[0] -= 1
-            real(*paths)
-
-        return rename
-
     run = Run(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        fake = type("os", (), {"replace": staticmethod(dying(best_checkpoint.os.replace))})
-        for module in (best_checkpoint, resume):
-            patch.setattr(module, "os", fake)
+        patch.setattr(resume, "atomic_file", dying_before(resume.atomic_file, renames))
         run()
     assert_same_run(run, run(), full)
 

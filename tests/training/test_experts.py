@@ -23,7 +23,7 @@ from drafterforge.training.experts import ExpertRun, distil_experts
 from drafterforge.training.resume import SafetensorsCheckpointIO
 from drafterforge.training.trainer import distil
 from tests.models import tiny_drafter, tiny_target
-from tests.training.runs import SHORT, Killed, Row
+from tests.training.runs import SHORT, Killed, Row, dying_before
 
 CPU = torch.device("cpu")
 NAMES = ["sql", "math", "sql-wide"]
@@ -170,17 +170,9 @@ def test_a_killed_training_of_several_is_continued_alone_and_the_reverse(tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("renames", range(1, 9))
 def test_experts_killed_between_two_checkpoints_resume_to_the_same_weights(tmp_path, alone, monkeypatch, renames):
-    left = [renames]
-
-    def rename(*paths):
-        left[0] -= 1
-        if left[0] == 0:
-            raise Killed
-        real(*paths)
-
-    real, experts = resume.os.replace, Experts(tmp_path)
+    experts = Experts(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(resume, "os", type("os", (), {"replace": staticmethod(rename)}))
+        patch.setattr(resume, "atomic_file", dying_before(resume.atomic_file, renames - 1))
         experts.together()
     assert_equal_runs(experts, experts.together(), alone)
 
