@@ -70,7 +70,8 @@ def ramble(data: bytes) -> None:
     }.items(),
 )
 def test_the_harness_counts_every_kind_of_failure(tmp_path, monkeypatch, kind, work: Callable[[bytes], None]):
-    monkeypatch.setattr("tests.fuzz.harness.MAX_S", 0.3)
+    if kind == "hang":
+        monkeypatch.setattr("tests.fuzz.harness.MAX_S", 0.3)
 
     def mutate(data: bytes, chance: random.Random, seeds: object) -> bytes:
         return b"y"

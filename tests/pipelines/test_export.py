@@ -247,7 +247,7 @@ def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(export
         done = exported("export", "format=vllm", f"layout={layout}", "drafter=sql")
         assert done.code == 0 and "serve it with: vllm serve" in done.err, done.err
     mistakes = {
-        "exists already": ("export", "format=sglang", "weights=bfloat16"),
+        "exists already": ("export", "format=sglang", "weights=float32"),
         "no bundle named 'hous'": ("export", "bundle=hous", "format=vllm"),
         "no drafters named 'sgl' for target 'tiny'": ("export", "format=vllm", "drafter=sgl"),
         "layout=plain is read by format=vllm only": ("export", "format=sglang", "layout=plain"),
