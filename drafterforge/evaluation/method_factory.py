@@ -130,7 +130,7 @@ class MethodFactory:
         drafter: Any = self.pool.drafters.get(name)
         if scheduler is not None:
             if drafter is None or not kind_of(drafter).scheduled:
-                raise ConfigError(f"{name}/{policy}: a policy chooses trees of EAGLE-3 drafters; type {name}")
+                raise ConfigError(f"{name}/{policy}: a policy chooses trees of EAGLE-3 and block drafters; type {name}")
             drafter = Pool({name: drafter}, "static", scheduler=scheduler)
         return Engine(self.target, drafter, self.pool.shape_of(name, self.shape), numerics=self.numerics)
 
@@ -141,8 +141,8 @@ class MethodFactory:
         parts = self.pool.drafters.get(drafter), self.retrieval_drafter(retrieval)
         if not can_combine(*parts):
             raise ConfigError(
-                f"suite.methods has {drafter}{JOINT}{retrieval}; wanted an EAGLE-3 drafter of the pool, + and a "
-                f"retrieval drafter of it, as {domain_of(self.pool.names[0])}{JOINT}{RETRIEVAL}"
+                f"suite.methods has {drafter}{JOINT}{retrieval}; wanted an EAGLE-3 or block drafter of the pool, + and "
+                f"a retrieval drafter of it, as {domain_of(self.pool.names[0])}{JOINT}{RETRIEVAL}"
             )
         joint = combine(f"{drafter}{JOINT}{retrieval}", *parts)
         shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, joint.kind)

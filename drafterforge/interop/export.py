@@ -101,14 +101,14 @@ def requested_names(cfg: ExportConfig) -> list[str]:
 
 def not_exportable(which: str, kind: str) -> ArtifactError:
     """The error for a drafter that other programs cannot read."""
-    return ArtifactError(f"{which} is a {kind} drafter; only EAGLE-3 drafters have a layout to export")
+    return ArtifactError(f"{which} is a {kind} drafter; only EAGLE-3 and block drafters have a layout to export")
 
 
 def require_any(loaders: Loaders, source: str) -> Loaders:
     """Return the loaders; ArtifactError if there are none."""
     if not loaders:
         raise ArtifactError(
-            f"there is no EAGLE-3 drafter to export in {source}; type `drafterforge train-drafter domain=sql`"
+            f"there is no EAGLE-3 or block drafter to export in {source}; type `drafterforge train-drafter domain=sql`"
         )
     return loaders
 

@@ -271,7 +271,7 @@ def test_an_unknown_format_is_refused(runs, tiny, typed, line):
 
 def test_a_drafter_without_an_eagle_3_head_is_refused(runs, tiny, facts, drafter):
     write_drafter(runs, facts, drafter, "datastore", drafter={"kind": "retrieval"})
-    with pytest.raises(ArtifactError, match="is a retrieval drafter; only EAGLE-3 drafters have a layout"):
+    with pytest.raises(ArtifactError, match="is a retrieval drafter; only EAGLE-3 and block drafters have a layout"):
         export(runs, tiny, "datastore")
     with pytest.raises(ArtifactError, match="no drafters named 'none'"):
         export(runs, tiny, "none")
