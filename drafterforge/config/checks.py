@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from drafterforge.errors import ConfigError
 
 
@@ -32,3 +34,11 @@ def require_share(key: str, value: float) -> None:
 
 def require_seed(seed: int) -> None:
     require(0 <= seed < 2**32, f"seed must lie in [0, 2**32), got {seed}")
+
+
+def require_seeds(seed: int, further: Sequence[int]) -> None:
+    """ConfigError if a seed is out of range, or two are equal."""
+    for number in (seed, *further):
+        require_seed(number)
+    distinct = len({seed, *further}) == 1 + len(further)
+    require(distinct, f"seeds={[*further]} must differ from each other and from seed={seed}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from drafterforge.config.checks import require, require_at_least, require_seed
+from drafterforge.config.checks import require, require_at_least, require_seed, require_seeds
 from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
 from drafterforge.config.drafter import DRAFTERS, DrafterConfig
 from drafterforge.config.evaluation import VLLM, EvalConfig, SuiteConfig
@@ -141,12 +141,7 @@ class TrainPolicyConfig:
     overwrite: bool = setting(False, "replace an artifact that was made with other settings")
 
     def __post_init__(self) -> None:
-        for seed in (self.seed, *self.seeds):
-            require_seed(seed)
-        require(
-            len({self.seed, *self.seeds}) == 1 + len(self.seeds),
-            f"seeds={self.seeds} must differ from each other and from seed={self.seed}",
-        )
+        require_seeds(self.seed, self.seeds)
         require(
             not self.seeds or isinstance(self.policy, NetworkPolicyConfig),
             f"seeds= is read by policies with a network only, not by policy={self.policy.method}",

@@ -10,7 +10,7 @@ from drafterforge.config.checks import (
     require_at_least,
     require_choice,
     require_counts,
-    require_seed,
+    require_seeds,
     require_share,
 )
 from drafterforge.config.fields import section, setting
@@ -75,12 +75,7 @@ class LearnCommandConfig:
     seeds: list[int] = setting([], "replay: further seeds; the log is replayed again with each")
 
     def __post_init__(self) -> None:
-        for seed in (self.seed, *self.seeds):
-            require_seed(seed)
-        require(
-            len({self.seed, *self.seeds}) == 1 + len(self.seeds),
-            f"seeds={self.seeds} must differ from each other and from seed={self.seed}",
-        )
+        require_seeds(self.seed, self.seeds)
         require(
             not self.seeds or self.action == "replay",
             f"seeds= is read by learn replay only, not by learn {self.action}",

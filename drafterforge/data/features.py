@@ -205,8 +205,8 @@ def _open_shard(path: Path, tokens: int) -> dict[str, Any]:
     shapes = {key: part.get_shape() for key, part in slices.items()}
     width = shapes["states"][-1:]
     expected = {"features": [tokens, *(3 * size for size in width)], "states": [tokens, *width], "argmax": [tokens]}
-    halves = {slices[key].get_dtype() for key in ("features", "states")} <= {"BF16", "F16"}
-    if shapes != expected or not halves or slices["argmax"].get_dtype() != "I32":
+    are_half = {slices[key].get_dtype() for key in ("features", "states")} <= {"BF16", "F16"}
+    if shapes != expected or not are_half or slices["argmax"].get_dtype() != "I32":
         raise _damaged(path, f"its tensors have shapes {shorten(shapes)}, wanted {expected}")
     return slices
 

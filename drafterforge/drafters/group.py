@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.judging import Judgement, Truth
-from drafterforge.drafters.proposer import JudgedProposer, PromptReader
+from drafterforge.drafters.proposer import JudgedProposer, PromptReader, Request, SoloProposer
 from drafterforge.errors import ConfigError
 from drafterforge.tree.branch import expand_with_proposals
 from drafterforge.tree.expand import Growth, Step, expand
@@ -210,3 +210,29 @@ class SoloGroup(DrafterGroup):
         self.catch_up()
         draft = self.proposer.draft_with_proposals if proposals else self.proposer.draft_rows
         return draft(rows, root, shape)
+
+
+class GroupProposer(SoloProposer):
+    """The drafter of a group of one, which reads committed tokens at once."""
+
+    def __init__(self, group: DrafterGroup) -> None:
+        self.group = group
+
+    def admit(self, text: Tensor, features: Tensor) -> None:
+        self.group.admit(text, features)
+
+    def prompt_reader(self, request: Request | None = None) -> PromptReader:
+        return self.group.prompt_reader()
+
+    def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
+        self.group.join_row(reader, text, features)
+
+    def keep(self, rows: list[int]) -> None:
+        self.group.keep(rows)
+
+    def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
+        self.group.commit(tokens, features, list(counts))
+        self.group.read()
+
+    def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
+        return self.group.draft(0, list(range(len(root))), root, shape)

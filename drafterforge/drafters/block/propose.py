@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.block.fused import BlockPass, FusedBlock, StackedBlocks
-from drafterforge.drafters.group import DrafterGroup, TextReading
+from drafterforge.drafters.group import DrafterGroup, GroupProposer, TextReading
 from drafterforge.drafters.judging import Judgement, Truth, judge
-from drafterforge.drafters.proposer import PromptReader, Request, SoloProposer
+from drafterforge.drafters.proposer import PromptReader
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
@@ -114,7 +114,7 @@ class BlockGroup(DrafterGroup):
 
     @property
     def count(self) -> int:
-        """N."""
+        """Number of drafters."""
         return len(self.drafters.members)
 
     def commit(self, tokens: Tensor, features: Tensor, counts: list[int]) -> None:
@@ -270,27 +270,8 @@ class BlockReading(TextReading):
         return self.blocks[2]
 
 
-class BlockProposer(SoloProposer):
+class BlockProposer(GroupProposer):
     """One drafter by itself: a group of one, which reads committed tokens at once."""
 
     def __init__(self, drafter: FusedBlock) -> None:
-        self.group = BlockGroup(StackedBlocks([drafter]))
-
-    def admit(self, text: Tensor, features: Tensor) -> None:
-        self.group.admit(text, features)
-
-    def prompt_reader(self, request: Request | None = None) -> BlockReader:
-        return self.group.prompt_reader()
-
-    def join_row(self, reader: BlockReader, text: Tensor, features: Tensor) -> None:
-        self.group.join_row(reader, text, features)
-
-    def keep(self, rows: list[int]) -> None:
-        self.group.keep(rows)
-
-    def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
-        self.group.commit(tokens, features, list(counts))
-        self.group.read()
-
-    def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
-        return self.group.draft(0, list(range(len(root))), root, shape)
+        super().__init__(BlockGroup(StackedBlocks([drafter])))

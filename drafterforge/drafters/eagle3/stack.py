@@ -16,9 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_levels, level_step, new_draft_cache
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
-from drafterforge.drafters.group import DrafterGroup, TextReading
+from drafterforge.drafters.group import DrafterGroup, GroupProposer, TextReading
 from drafterforge.drafters.judging import Judgement, Truth, judge
-from drafterforge.drafters.proposer import PromptReader, Request, SoloProposer
+from drafterforge.drafters.proposer import PromptReader
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.tree.expand import Growth, Step, expand
@@ -272,37 +272,16 @@ class StackReading(TextReading):
         return level_step(self.group.drafters.members[member], cache, self.outputs[member, roots - 1], roots, base)
 
 
-class Eagle3Proposer(SoloProposer):
+class Eagle3Proposer(GroupProposer):
     """One drafter by itself: a group of one, which reads committed tokens at once."""
 
     def __init__(self, drafter: FusedDrafter) -> None:
-        self.group = StackedGroup(StackedDrafters([drafter]))
+        super().__init__(StackedGroup(StackedDrafters([drafter])))
 
     @property
     def last(self) -> Tensor:
         """Outputs of each row's newest stable slot, [B, H]."""
         return self.group.last[0]
-
-    def admit(self, text: Tensor, features: Tensor) -> None:
-        self.group.admit(text, features)
-
-    def prompt_reader(self, request: Request | None = None) -> StackReader:
-        return self.group.prompt_reader()
-
-    def join_row(self, reader: StackReader, text: Tensor, features: Tensor) -> None:
-        self.group.join_row(reader, text, features)
-
-    def keep(self, rows: list[int]) -> None:
-        self.group.keep(rows)
-
-    def read(self, tokens: Tensor, features: Tensor, counts: Sequence[int]) -> None:
-        """See `SoloProposer`; appends stable slots."""
-        self.group.commit(tokens, features, list(counts))
-        self.group.read()
-
-    def draft_trees(self, root: Tensor, shape: TreeShape) -> Tree:
-        """Trees below the roots [B], the tokens of the newest stable slots."""
-        return self.group.draft(0, list(range(len(root))), root, shape)
 
     def draft_chains(self, root: Tensor, depth: int, draw: Callable[[int, Tensor], Tensor]) -> Tree:
         """Chains of `depth` sampled tokens below the roots [B].
