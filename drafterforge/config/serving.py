@@ -89,7 +89,7 @@ class ServeConfig:
     max_connections: int = setting(512, "open connections; fewer if the limit of open files (ulimit -n) is low")
     read_timeout_s: float = setting(20.0, "seconds for a request's header, and between two parts of its body")
     timeout_s: float = setting(300.0, "seconds from the arrival of a request to the end of its answer")
-    grace_s: float = setting(10.0, "seconds for running answers to finish after Ctrl-C or SIGTERM")
+    grace_s: float = setting(300.0, "longest wait for accepted answers after Ctrl-C or SIGTERM, in seconds")
     runs_dir: str = setting("runs", "folder where drafters and bundles are looked up")
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from drafterforge.config.progress import say
 from drafterforge.errors import ConfigError
 from drafterforge.server.connections import Connection, Listener
 
@@ -77,7 +78,9 @@ class Server(uvicorn.Server):
         self.force_exit, self.should_exit = self.should_exit, True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Finish running answers, refuse new ones, then close."""
+        """Finish accepted answers, refuse new ones, then close."""
+        if num_jobs := self.worker.num_jobs:
+            say(f"accepted answers to finish: {num_jobs}; a second signal ends at once")
         self.worker.close(self.grace_s)
         limit = time.monotonic() + self.grace_s + CLOSING_S
         while self.worker.alive and not self.force_exit and time.monotonic() < limit:
