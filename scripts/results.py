@@ -156,6 +156,15 @@ def selectors(report: Report) -> Iterator[str]:
     yield table(["method", "MAT", "regret"], cells)
 
 
+def premise(report: Report) -> Iterator[str]:
+    """MAT of generalists, experts and HedgeSpec, by domain of the question."""
+    rows = report["rows"]
+    methods = [key for key in rows[0] if key not in ("domain", "questions")]
+    yield f"MAT by domain, on {rows[0]['questions']} held-out questions each; experts in their own domain:"
+    cells = [[row["domain"], *(f"{row[key]:.2f}" if row[key] else "" for key in methods)] for row in rows]
+    yield table(["domain", *methods], cells)
+
+
 def auto_domains(report: Report) -> Iterator[str]:
     """The table of `auto` against fixed methods, by domain of the prompt."""
     yield "`auto`, by domain of the prompt; in brackets the interval of 95 %:"
@@ -192,6 +201,7 @@ TABLES = {
     "scaled": scaled,
     "domains": domains,
     "selectors": selectors,
+    "premise": premise,
     "auto_domains": auto_domains,
     "auto_cells": auto_cells,
 }
