@@ -145,12 +145,18 @@ class BlockDrafterConfig(FeatureDrafterConfig):
     block_size: int = setting(8, "tokens of a block: the last committed one and the drafted ones")
     num_anchors: int = setting(64, "blocks of an answer, at random positions, in one training step")
     markov_rank: int = setting(0, "rank of DSpark's scores of pairs of drafted tokens; 0: none")
+    position_weights: str = setting(
+        "decay", "loss weight of position i; decay: trainer.step_decay ** i | dpace: what accept lengths depend on"
+    )
+    dpace_alpha: float = setting(0.5, "dpace takes (1 - dpace_alpha) * q + dpace_alpha for a probability q")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_counts(self, "drafter", "num_layers num_anchors")
         require_at_least("drafter.block_size", self.block_size, 2)
         require_at_least("drafter.markov_rank", self.markov_rank, 0)
+        require_choice("drafter.position_weights", self.position_weights, ("decay", "dpace"))
+        require(0 < self.dpace_alpha <= 1, f"drafter.dpace_alpha must be above 0 and at most 1, got {self.dpace_alpha}")
         require(self.init != AUTO, "drafter.init=auto chooses the start of an EAGLE-3 drafter; type drafter.init=warm")
 
 

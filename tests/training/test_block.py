@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -113,6 +114,41 @@ def test_the_loss_is_that_of_every_prediction(target, batch, variant):
         joint &= hits
         assert counts.joint[step] == joint.sum()
     torch.testing.assert_close(loss, expected)
+
+
+def test_dpace_weighs_a_position_by_what_the_accept_length_depends_on(target, batch):
+    """Worked out prediction by prediction: w_j is the sum over m >= j of the products of smoothed probabilities."""
+    alpha, module = 0.3, module_of(target, markov_rank=4)
+    module.dpace_alpha = alpha
+    drafter = module.drafter
+    loss = module(batch)[0]
+    layout = lay_out(batch, drafter.spec.num_drafted)
+    outputs = draft_blocks(drafter, batch, layout.rows)
+    losses, smoothed = ({} for _ in range(2))
+    for step, slots in enumerate(layout.slots.tolist()):
+        for slot, position in zip(slots, layout.teacher_positions.tolist(), strict=True):
+            if slot < 0:
+                continue
+            head, before = drafter.markov_head, batch.tokens[layout.rows[slot] + 1 + step]
+            logits = drafter.lm_head(outputs[step, slot]) + head.markov_w2(head.markov_w1(before))
+            p = (batch.states[position] @ module.head.T).softmax(-1)
+            drafted = bool(drafter.t2d[batch.argmax[position]])
+            q = logits.softmax(-1)[p.argmax()].item() if drafted else 0.0
+            smoothed[slot, step] = (1 - alpha) * q + alpha
+            if drafted:
+                losses[slot, step] = -(p * logits.log_softmax(-1)).sum()
+    expected = torch.tensor(0.0)
+    for step in range(drafter.spec.num_drafted):
+        weighted = []
+        for slot, value in [(slot, value) for (slot, at), value in losses.items() if at == step]:
+            length = sum(key[0] == slot for key in smoothed)
+            reached = [math.prod(smoothed[slot, i] for i in range(m + 1)) for m in range(length)]
+            weighted.append(sum(reached[step:]) * value)
+        expected = expected + torch.stack(weighted).mean()
+    torch.testing.assert_close(loss, expected)
+    validated = module.eval()(batch)[0]
+    module.dpace_alpha = None
+    torch.testing.assert_close(validated, module(batch)[0])  # validation is that of all block drafters
 
 
 @pytest.mark.parametrize("recompute", [False, True])

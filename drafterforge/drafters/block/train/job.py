@@ -37,8 +37,9 @@ def recorded_settings(job: TrainingJob) -> dict[str, Any]:
 
 
 def train(job: TrainingJob) -> TrainedDrafter:
-    drafter = start_drafter(job)
-    module = BlockModule(drafter, job.target.head_weight, job.trainer, job.config.num_anchors, job.seed)
+    drafter, config = start_drafter(job), job.config
+    alpha = config.dpace_alpha if config.position_weights == "dpace" else None
+    module = BlockModule(drafter, job.target.head_weight, job.trainer, config.num_anchors, job.seed, alpha)
     return trained(job, drafter, job.distil(module))
 
 
