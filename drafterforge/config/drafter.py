@@ -145,6 +145,7 @@ class BlockDrafterConfig(FeatureDrafterConfig):
     block_size: int = setting(8, "tokens of a block: the last committed one and the drafted ones")
     num_anchors: int = setting(64, "blocks of an answer, at random positions, in one training step")
     markov_rank: int = setting(0, "rank of DSpark's scores of pairs of drafted tokens; 0: none")
+    confidence: bool = setting(False, "DSpark's estimate of how far each position is accepted; trees are cut by it")
     position_weights: str = setting(
         "decay", "loss weight of position i; decay: trainer.step_decay ** i | dpace: what accept lengths depend on"
     )
@@ -155,6 +156,10 @@ class BlockDrafterConfig(FeatureDrafterConfig):
         require_counts(self, "drafter", "num_layers num_anchors")
         require_at_least("drafter.block_size", self.block_size, 2)
         require_at_least("drafter.markov_rank", self.markov_rank, 0)
+        require(
+            self.markov_rank > 0 or not self.confidence,
+            "drafter.confidence=true reads the states of DSpark's pair scores; type drafter.markov_rank=64",
+        )
         require_choice("drafter.position_weights", self.position_weights, ("decay", "dpace"))
         require(0 < self.dpace_alpha <= 1, f"drafter.dpace_alpha must be above 0 and at most 1, got {self.dpace_alpha}")
         require(self.init != AUTO, "drafter.init=auto chooses the start of an EAGLE-3 drafter; type drafter.init=warm")

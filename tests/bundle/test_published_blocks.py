@@ -31,7 +31,11 @@ def random_block(facts, size: int = 40, **more: object) -> BlockDrafter:
     return drafter.eval()
 
 
-@pytest.mark.parametrize("more", [{}, {"markov_rank": 3, "num_layers": 1}], ids=["DFlash", "DSpark"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"markov_rank": 3, "num_layers": 1}, {"markov_rank": 3, "confidence": True}],
+    ids=["DFlash", "DSpark", "confidence"],
+)
 @pytest.mark.parametrize("layout", ["speculators", "plain"])
 def test_an_export_is_imported_as_it_was(facts, tmp_path, layout, more):
     drafter = random_block(facts, **more)
@@ -45,8 +49,18 @@ def test_an_export_is_imported_as_it_was(facts, tmp_path, layout, more):
     assert all(torch.equal(state[name], value) for name, value in head.drafter.state_dict().items())
 
 
+def test_confidence_may_leave_out_the_pair_scores(facts, tmp_path):
+    drafter = random_block(facts, markov_rank=3, confidence=True)
+    write_vllm(tmp_path, drafter, facts, tmp_path)
+    tensors, name = load_file(tmp_path / "model.safetensors"), "confidence_head.proj.weight"
+    plain = tensors[name][:, : drafter.spec.hidden_size].contiguous()
+    save_file({**tensors, name: plain}, tmp_path / "model.safetensors")
+    weight = read_head(tmp_path, facts).drafter.confidence_head.proj.weight
+    assert torch.equal(weight[:, :-3], plain.float()) and not weight[:, -3:].any()
+
+
 def test_a_saved_drafter_is_loaded_as_it_was(facts, tmp_path):
-    drafter = random_block(facts, markov_rank=3)
+    drafter = random_block(facts, markov_rank=3, confidence=True)
     save_drafter(tmp_path, drafter)
     loaded = load_generalist(tmp_path, facts.embedding)
     assert loaded.spec == drafter.spec

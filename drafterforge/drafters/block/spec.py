@@ -26,6 +26,7 @@ class BlockSpec(DrafterSpec):
     block_size: int = 8  # tokens of a block: the root and a mask token for each drafted position
     mask_token_id: int = 0  # target id, whose embedding stands for a token to draft
     markov_rank: int = 0  # of the Markov head; 0: none
+    confidence: bool = False  # whether there is a confidence head, which needs a Markov head
 
     @property
     def num_drafted(self) -> int:
@@ -57,8 +58,8 @@ class BlockSpec(DrafterSpec):
             keys |= {
                 "markov_rank": self.markov_rank,
                 "markov_head_type": "vanilla",
-                "enable_confidence_head": False,
-                "confidence_head_with_markov": False,
+                "enable_confidence_head": self.confidence,
+                "confidence_head_with_markov": self.confidence,
             }
         return keys
 
@@ -96,8 +97,8 @@ class BlockSpec(DrafterSpec):
                 "target_layer_ids": layers,
                 "markov_rank": self.markov_rank,
                 "markov_head_type": "vanilla",
-                "enable_confidence_head": False,
-                "confidence_head_with_markov": False,
+                "enable_confidence_head": self.confidence,
+                "confidence_head_with_markov": self.confidence,
                 "sample_from_anchor": False,
                 "dspark_bonus_anchor": True,
             }
@@ -119,6 +120,7 @@ class BlockSpec(DrafterSpec):
                 block_size=config["block_size"],
                 mask_token_id=config["mask_token_id"],
                 markov_rank=config.get("markov_rank", 0),
+                confidence=config.get("enable_confidence_head", False),
             )
         except KeyError as error:
             raise ArtifactError(f"{source} lacks the key {error}; wanted the config of a block drafter") from None
@@ -138,3 +140,8 @@ def check_block(spec: BlockSpec, source: str) -> None:
     for name, (value, least, most) in ranges.items():
         if type(value) is not int or not least <= value <= most:
             raise ArtifactError(f"{source}: {name} is {shorten(value)}, wanted a number from {least} to {most}")
+    if type(spec.confidence) is not bool or (spec.confidence and not spec.markov_rank):
+        raise ArtifactError(
+            f"{source}: enable_confidence_head is {shorten(spec.confidence)} with markov_rank={spec.markov_rank}; "
+            "wanted true with a Markov head, or false"
+        )

@@ -1,4 +1,4 @@
-"""How far the target would accept each position of a block, and the loss weights of D-PACE that follow from it.
+"""How far the target would accept each position of a block, and what follows: D-PACE's weights, the confidence's loss.
 
 Axes: I drafted positions, M anchors, P teacher positions, H hidden, W draft vocabulary.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.drafters.eagle3.lora import LowRank
@@ -20,6 +21,7 @@ class Acceptance(NamedTuple):
 
     valid: Tensor  # whether the position is within the answer, bool
     token: Tensor  # the drafter's probability of the target's most probable token; 0 outside the draft vocabulary
+    overlap: Tensor  # sum min(p, q), the rate at which drafted tokens are accepted; 0 where that token is outside
 
 
 @torch.no_grad()
@@ -28,11 +30,12 @@ def acceptance_of(
 ) -> Acceptance:
     """The acceptance of positions with these outputs [I, M, H]; other arguments as for `ttt_loss`, of one drafter."""
     valid = torch.zeros(outputs.shape[:2], dtype=torch.bool, device=outputs.device)
-    token = torch.zeros(outputs.shape[:2], device=outputs.device)
+    token, overlap = (torch.zeros(outputs.shape[:2], device=outputs.device) for _ in range(2))
     positions, slots = valid_positions(slots, chunk, outputs.device), slots.to(outputs.device)
     for number, by_step in enumerate(positions):
         first = number * chunk
-        best = (teacher.states[first : first + chunk].to(teacher.head.dtype) @ teacher.head.T).argmax(dim=-1)
+        states = teacher.states[first : first + chunk].to(teacher.head.dtype)
+        p = (states @ teacher.head.T).float().softmax(dim=-1)
         for step, at in enumerate(by_step):
             predicting = slots[step, at]
             x = outputs[step, predicting]
@@ -41,8 +44,10 @@ def acceptance_of(
                 logits = logits + (x @ low.down.to(x.dtype).T) @ low.up.to(x.dtype).T
             q = logits.float().softmax(dim=-1)
             valid[step, predicting] = True
-            token[step, predicting] = q.gather(1, best[at - first, None])[:, 0] * teacher.in_vocab[at]
-    return Acceptance(valid, token)
+            target, drafted = p[at - first], teacher.in_vocab[at]
+            token[step, predicting] = q.gather(1, target.argmax(dim=-1, keepdim=True))[:, 0] * drafted
+            overlap[step, predicting] = torch.minimum(target, q).sum(dim=-1) * drafted
+    return Acceptance(valid, token, overlap)
 
 
 def dpace_weights(acceptance: Acceptance, alpha: float) -> Tensor:
@@ -53,3 +58,11 @@ def dpace_weights(acceptance: Acceptance, alpha: float) -> Tensor:
     """
     reached = ((1 - alpha) * acceptance.token + alpha).where(acceptance.valid, 0.0).cumprod(dim=0)
     return reached.flip(0).cumsum(dim=0).flip(0)
+
+
+def confidence_loss(logits: Tensor, acceptance: Acceptance, step_decay: float) -> Tensor:
+    """sum_i step_decay^i * (mean binary cross-entropy of position i) of confidences with these logits [I, M]."""
+    losses = F.binary_cross_entropy_with_logits(logits.float(), acceptance.overlap, reduction="none")
+    counts = acceptance.valid.sum(dim=1).clamp(min=1)
+    decay = step_decay ** torch.arange(len(logits), device=logits.device)
+    return (decay * (losses * acceptance.valid).sum(dim=1) / counts).sum()

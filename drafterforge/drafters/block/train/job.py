@@ -64,6 +64,7 @@ def start_drafter(job: TrainingJob) -> BlockDrafter:
         block_size=settings.block_size,
         mask_token_id=unused_token(emitted, embedding),
         markov_rank=settings.markov_rank,
+        confidence=settings.confidence,
     )
     drafter = BlockDrafter(spec, embedding)
     drafter.set_vocabulary(token_ids)
