@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drafterforge.config.catalogue import add_choice
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
@@ -48,6 +49,8 @@ class LoraConfig:
 @dataclass(frozen=True)
 class DrafterConfig:
     """Config of the drafter of `train-drafter`; every kind has a subclass with its own keys."""
+
+    num_taps: ClassVar[int | None] = None  # layers of the target that it reads; None: any number
 
     kind: str = setting("", "kind of drafter; set by drafter=")
 
@@ -125,6 +128,8 @@ class FeatureDrafterConfig(StartedDrafterConfig):
 @dataclass(frozen=True)
 class Eagle3DrafterConfig(FeatureDrafterConfig):
     """An EAGLE-3 drafter."""
+
+    num_taps: ClassVar[int | None] = 3
 
     kind: str = setting("eagle3", "kind of drafter; set by drafter=")
     fc_norm: bool = setting(False, "EAGLE-3.1: normalise each of the three features before they are concatenated")

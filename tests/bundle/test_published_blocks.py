@@ -49,6 +49,16 @@ def test_an_export_is_imported_as_it_was(facts, tmp_path, layout, more):
     assert all(torch.equal(state[name], value) for name, value in head.drafter.state_dict().items())
 
 
+@pytest.mark.parametrize("layout", ["speculators", "plain"])
+@pytest.mark.parametrize("taps", [(3,), (0, 1, 3, 5, 6)])
+def test_a_drafter_may_read_any_number_of_layers(facts, tmp_path, layout, taps):
+    tapped = replace(facts, taps=taps)
+    drafter = random_block(tapped)
+    assert drafter.fc.in_features == len(taps) * facts.config.hidden_size
+    write_vllm(tmp_path, drafter, tapped, tmp_path, layout)
+    assert torch.equal(read_head(tmp_path, tapped).drafter.fc.weight, drafter.fc.weight)
+
+
 def test_confidence_may_leave_out_the_pair_scores(facts, tmp_path):
     drafter = random_block(facts, markov_rank=3, confidence=True)
     write_vllm(tmp_path, drafter, facts, tmp_path)
@@ -81,7 +91,12 @@ def test_a_drafter_of_all_tokens_may_leave_out_the_maps(facts, tmp_path):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"aux_hidden_state_layer_ids": [1, 2, 3, 4]}, "reads 4 layers of the target"),
+        (
+            {"aux_hidden_state_layer_ids": [1, 2, 5]},
+            r"tapped at \[2, 3, 4\]; type target.taps=\[1,2,5\]",
+        ),
+        ({"aux_hidden_state_layer_ids": []}, r"is \(\), wanted 1 to 64"),
+        ({"aux_hidden_state_layer_ids": [1] * 65}, "wanted 1 to 64"),
         ({"sample_from_anchor": True}, "sample_from_anchor=True"),
         ({"block_size": 1}, "block_size is 1, wanted a number from 2"),
         ({"mask_token_id": 100_000_000}, "mask_token_id is 100000000"),

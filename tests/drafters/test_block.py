@@ -20,7 +20,7 @@ from drafterforge.schedulers.base import StaticScheduler
 from drafterforge.tree.grow import TreeShape
 from tests.drafters.blocks import VARIANTS, block_experts, tiny_block
 from tests.models import tiny_drafter, tiny_target
-from tests.schedulers.policies import marginal_policy
+from tests.schedulers.policies import marginal_policy, shape_policy
 
 PROMPTS, COUNT = [[3, 14, 15, 9, 26, 5] * 3, [7], [4] * 17], 20
 SHAPES = {"chain": TreeShape(5, 4, 1), "tree": TreeShape(12, 4, 3), "deeper than the block": TreeShape(9, 7, 2)}
@@ -53,6 +53,18 @@ def test_block_drafters_decode_losslessly(target, variant, shape, sampling):
     for max_batch in (1, 3):
         answers = Engine(target, drafter, SHAPES[shape], max_batch=max_batch).generate(PROMPTS, COUNT, sampling)
         assert [answer.tokens for answer in answers] == plain(target, sampling)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
+@pytest.mark.parametrize("taps", [(3,), (0, 1, 3, 5, 6)])
+def test_a_drafter_may_read_any_number_of_layers(taps, sampling):
+    target = tiny_target(eos_token_id=None, taps=taps)
+    experts = block_experts(target, 2)
+    policy = shape_policy(target, ["features", "text"])
+    pool = Pool({"general": experts[0], "sql": experts[1]}, "hedgespec", scheduler=policy)
+    answers = Engine(target, pool, TreeShape(8, 3, 2), max_batch=2).generate(PROMPTS, COUNT, sampling)
+    assert [answer.tokens for answer in answers] == plain(target, sampling)
+    assert any(cycle.num_nodes > 1 for answer in answers for cycle in answer.cycles)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])

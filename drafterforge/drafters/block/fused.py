@@ -62,7 +62,7 @@ class BlockPass:
     kernels: Kernels
 
     def context(self, features: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values [..., R, key heads, D] of each layer at positions [R] with features [R, 3H]."""
+        """Keys and values [..., R, key heads, D] of each layer at positions [R] with features [R, TH] of T taps."""
         states = self._norm(self.linears["fc"](features), "hidden_norm")
         rope = self.rope(positions, states.dtype)
         return [self._keys(layer, states, rope) for layer in range(self.spec.num_layers)]

@@ -5,7 +5,7 @@ Queries are the tokens of a block, the root at position P and mask tokens after 
 root and all tokens of its block.  The mask token at P + i proposes the token there.
 A Markov head (DSpark) adds to its logits a score of the pair with the token before.  A confidence head (DSpark)
 predicts at each position how much of the target's distribution the drafter's covers, sum min(p, q).
-Axes: N positions or tokens, H hidden, D head width, W draft vocabulary, r Markov rank.
+Axes: N positions or tokens, H hidden, T taps of the target, D head width, W draft vocabulary, r Markov rank.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class BlockDrafter(nn.Module):
         """embedding: the target's, [V, H]; shared, never trained or saved."""
         super().__init__()
         self.spec = spec
-        self.fc = nn.Linear(3 * spec.target_hidden_size, spec.hidden_size, bias=False)
+        self.fc = nn.Linear(len(spec.tap_layers) * spec.target_hidden_size, spec.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.layers = nn.ModuleList(BlockLayer(spec) for _ in range(spec.num_layers))
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
@@ -112,7 +112,7 @@ class BlockDrafter(nn.Module):
     rotary = Eagle3Drafter.rotary
 
     def context(self, features: Tensor) -> Tensor:
-        """What keys and values of positions are made from, [N, H], of features low|mid|high [N, 3H]."""
+        """What keys and values of positions are made from, [N, H], of features [N, TH]."""
         return self.hidden_norm(self.fc(features.to(self.fc.weight.dtype)))
 
     def block_tokens(self, roots: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 The cache holds [positions of the text | tokens of this pass's blocks]; blocks begin after the longest row: a row never
 reads slots between its own text and the blocks.
 Axes: N drafters, B rows, A committed tokens, Q tokens of a block, I = Q - 1 drafted positions, H hidden, W draft
-vocabulary, W' with confidence, see `fused`; cache rows are ordered row by row, the drafters of a row side by side.
+vocabulary, W' with confidence, see `fused`, T taps of the target; cache rows are ordered row by row, the drafters of a
+row side by side.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class BlockGroup(DrafterGroup):
         )
         self.stable: list[int] = []  # positions that each row's drafters have read
         self.roots = torch.zeros(0, dtype=torch.long, device=embedding.device)  # newest tokens, [B]
-        self.unread: list[list[tuple[Tensor, Tensor]]] = []  # of each row: tokens [A] and features [A, 3H]
+        self.unread: list[list[tuple[Tensor, Tensor]]] = []  # of each row: tokens [A] and features [A, TH]
         self.drafted: dict[int, tuple[list[int], Tensor]] = {}  # rows and logits [B', I, W'] of a drafter's blocks
 
     def open_row(self) -> None:
@@ -143,7 +144,7 @@ class BlockGroup(DrafterGroup):
         return judgement
 
     def _append(self, features: Tensor, starts: Tensor, used: int) -> None:
-        """Write keys and values of features [B, A, 3H], at positions from starts [B] on."""
+        """Write keys and values of features [B, A, TH], at positions from starts [B] on."""
         batch, width = features.shape[:2]
         slots = starts[:, None] + torch.arange(width, device=starts.device)
         self.cache.set_ragged_slots(slots.repeat_interleave(self.count, dim=0), used)

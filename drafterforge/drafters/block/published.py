@@ -80,8 +80,6 @@ def read_spec(
         taps = list(config["aux_hidden_state_layer_ids"])
     else:  # named by their output
         taps = [index + 1 for index in settings["target_layer_ids"]]
-    if len(taps) != 3:
-        raise ArtifactError(f"{source} reads {len(taps)} layers of the target; drafterforge's features are three")
     if config.get("speculators_model_type") == "dspark" and "sample_from_anchor" not in config:
         raise ArtifactError(f"{source}: config.json lacks sample_from_anchor, whose default differs between programs")
     for key, value in SUPPORTED.items():

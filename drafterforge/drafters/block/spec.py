@@ -7,7 +7,7 @@ Without a Markov head it is DFlash's (`DFlashDraftModel`), with one DSpark's (`Q
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
@@ -21,6 +21,8 @@ LARGEST_BLOCK = 256  # tokens
 @dataclass(frozen=True)
 class BlockSpec(DrafterSpec):
     """Shapes and constants of a block drafter; those of an EAGLE-3 drafter, whose norms it lacks, and these."""
+
+    num_taps: ClassVar[int | None] = None
 
     num_layers: int = 2
     block_size: int = 8  # tokens of a block: the root and a mask token for each drafted position
@@ -69,9 +71,7 @@ class BlockSpec(DrafterSpec):
         return BlockSpec(**{field.name: getattr(plain, field.name) for field in fields(DrafterSpec)}, **more)
 
     @staticmethod
-    def for_block(
-        config: PretrainedConfig, taps: tuple[int, int, int], draft_vocab_size: int, **more: Any
-    ) -> BlockSpec:
+    def for_block(config: PretrainedConfig, taps: tuple[int, ...], draft_vocab_size: int, **more: Any) -> BlockSpec:
         """A spec with the target's width, heads and rope."""
         return BlockSpec.of(DrafterSpec.for_target(config, taps, draft_vocab_size), **more)
 

@@ -98,7 +98,7 @@ def warm_init(drafter: BlockDrafter, weights: TargetWeights, num_layers: int) ->
     spec, width = drafter.spec, drafter.spec.hidden_size
     scratch_init(drafter, std=0.01)
     drafter.fc.weight.mul_(0.1)
-    drafter.fc.weight[:, 2 * width :] += torch.eye(width)
+    drafter.fc.weight[:, -width:] += torch.eye(width)
     first = max(num_layers - spec.num_layers, 0)
     for number, layer in enumerate(drafter.layers):
         prefix = f"model.layers.{min(first + number, num_layers - 1)}."
