@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,18 +19,6 @@ from drafterforge.drafters.eagle3.train.lora import add_adapter, load_additions
 from drafterforge.drafters.eagle3.vocab import draft_token_ids
 
 FIRST_GAIN = 0.3  # of the final norm; after 24 steps on SmolLM2-135M accept 1.13, with 1 1.07, with 0.1 1.09
-
-
-def recorded_settings(job: TrainingJob) -> dict[str, Any]:
-    target = job.target
-    return {
-        "drafter": asdict(job.config),
-        "domain": job.domain,
-        **job.input_settings,
-        "parent": job.parent.manifest.digest if job.parent else None,
-        **({"origin": job.origin.manifest.as_parent()} if job.origin else {}),
-        **({"taps": list(target.backbone.taps)} if target.features_fingerprint != target.fingerprint else {}),
-    }
 
 
 def train(job: TrainingJob) -> TrainedDrafter:
