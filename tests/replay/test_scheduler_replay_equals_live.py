@@ -15,9 +15,9 @@ from drafterforge.replay.record import record_answer
 from drafterforge.replay.scheduler_actions import depth_observations, observations_of, size_observations
 from drafterforge.replay.scheduler_play import actions_of
 from drafterforge.replay.trace import TraceSpec, join, load_shards, save_shard
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
