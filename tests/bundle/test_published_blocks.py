@@ -9,26 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafterforge.drafters.block.checkpoint import load_generalist
-from drafterforge.drafters.block.model import BlockDrafter
-from drafterforge.drafters.block.spec import BlockSpec
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
-from drafterforge.drafters.eagle3.init import scratch_init
 from drafterforge.errors import ArtifactError
 from drafterforge.interop.published_heads import read_head
 from drafterforge.interop.vllm.layouts import write_vllm
-from tests.bundle.builders import edit
-from tests.models import uneven
-
-
-def random_block(facts, size: int = 40, **more: object) -> BlockDrafter:
-    """A drafter whose weights bfloat16 holds exactly."""
-    spec = BlockSpec.for_block(facts.config, facts.taps, size, block_size=5, mask_token_id=7, **more)
-    drafter = BlockDrafter(spec, facts.embedding)
-    scratch_init(drafter, std=0.2)
-    for parameter in uneven(drafter).parameters():
-        parameter.data.copy_(parameter.bfloat16())
-    drafter.set_vocabulary(torch.randperm(facts.config.vocab_size)[: spec.draft_vocab_size].sort().values)
-    return drafter.eval()
+from tests.bundle.builders import edit, random_block
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,14 @@ from drafterforge.data.features import FeatureSet
 from drafterforge.drafters.retrieval.model import Datastore
 from drafterforge.interop.published_heads import read_head
 from drafterforge.interop.sglang.layout import write_sglang
+from drafterforge.interop.vllm.layouts import write_vllm
 from drafterforge.pipelines import inspect
 from drafterforge.replay.trace import open_traces
 from drafterforge.router.router import Router
 from drafterforge.schedulers.latency import read_profile
 from drafterforge.schedulers.policy import load_policy
 from drafterforge.targets.load import Target, load_target
-from tests.bundle.builders import facts_of, random_drafter
+from tests.bundle.builders import facts_of, random_block, random_drafter
 from tests.bundle.conftest import edit, rehash, write_parts
 from tests.fuzz.harness import Reader
 from tests.fuzz.mutate import documents, mixed, mutate_bytes, mutate_json, mutate_safetensors
@@ -201,6 +202,19 @@ def heads(folder: Path) -> Reader:
     keys = keys_of(path / "config.json")
     return several_files(
         "heads", path, ["config.json", "model.safetensors"], keys, lambda file: read_head(path, facts) and None
+    )
+
+
+def blocks(folder: Path) -> Reader:
+    """A published block drafter with all heads."""
+    target = save_tiny_target(folder / "block-target" / "tiny")
+    facts = facts_of(target)
+    path = folder / "blocks"
+    path.mkdir()
+    write_vllm(path, random_block(facts, markov_rank=3, confidence=True), facts, path)
+    keys = keys_of(path / "config.json")
+    return several_files(
+        "blocks", path, ["config.json", "model.safetensors"], keys, lambda file: read_head(path, facts) and None
     )
 
 

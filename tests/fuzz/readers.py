@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.fuzz.artifacts import (
     answers,
     archives,
+    blocks,
     bundles,
     datastores,
     features,
@@ -38,5 +39,6 @@ READERS: dict[str, Callable[[Path], Reader]] = {
     "routers": routers,
     "latency": latency,
     "heads": heads,
+    "blocks": blocks,
     "requests": requests,
 }
