@@ -10,7 +10,7 @@ from drafterforge.assembly.engines import open_engine
 from drafterforge.config.progress import console
 from drafterforge.config.serving import GenerateConfig
 from drafterforge.errors import ConfigError
-from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import TextStream
 

@@ -61,8 +61,8 @@ from drafterforge.evaluation.other_engines import (
     require_openvino,
 )
 from drafterforge.evaluation.statistics import bootstrap_ratio
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Drafter, Engine
+from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target

@@ -30,9 +30,9 @@ import drafterforge
 from drafterforge.config.learn import LearnConfig
 from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.runtime.answer_log import AnswerLog
-from drafterforge.runtime.batch import Row
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.row_outputs import RowOutputs
+from drafterforge.runtime.rows import Row
 from drafterforge.server.learning import LearnerProcess
 
 import numpy as np

@@ -51,9 +51,9 @@ from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.evaluation.held_out import held_out_prompts
-from drafterforge.runtime.batch import Cycle
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Cycle
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import DTYPES, choose_device, choose_dtype, describe_device
 from drafterforge.targets.load import Target, load_target

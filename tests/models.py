@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,11 +69,12 @@ def tiny_target(
     forward: str = "auto",
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    taps: Sequence[int] = (),
     **changes: object,
 ) -> Target:
     """A `Target` around a tiny model, without files or tokenizer."""
     model = tiny_model(family, dtype, **changes).to(device)
-    return wrap_model(model, None, name=f"tiny-{family}", folder=Path("nowhere"), forward=forward)
+    return wrap_model(model, None, name=f"tiny-{family}", folder=Path("nowhere"), forward=forward, taps=taps)
 
 
 def tiny_drafter(target: Target, draft_vocab_size: int = 40, **changes: object) -> Eagle3Drafter:

@@ -18,7 +18,7 @@ import drafterforge
 from drafterforge.assembly.text import GenerationOptions
 from drafterforge.cli import COMMANDS, HELP
 from drafterforge.cli.overrides import read_config, split_drafters
-from drafterforge.runtime.batch import Cycle, Generation
+from drafterforge.runtime.rows import Cycle, Generation
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "drafterforge").rglob("README.md")])

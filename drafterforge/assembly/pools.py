@@ -127,7 +127,8 @@ def open_scheduler(source: PoolSource, name: str, drafters: Mapping[str, Drafter
         )
     check_policy(policy, source.target.fingerprint, drafter, weights, folder)
     sizes = [drafters[key].spec.draft_vocab_size for key in schedulable]
-    check_observations(policy, source.target.config.hidden_size, sizes, folder)
+    taps = source.target.backbone.taps
+    check_observations(policy, source.target.config.hidden_size, len(taps), sizes, folder)
     untrained = [key for key in schedulable if key not in (trained_for, drafter)]
     if untrained and not source.quiet:
         say(f"pool.scheduler={name} was trained for {trained_for}; it also chooses the trees of {', '.join(untrained)}")

@@ -7,8 +7,8 @@ from typing import Any, TypedDict, Unpack, overload
 
 from drafterforge.config.catalogue import did_you_mean
 from drafterforge.errors import ConfigError, DrafterforgeError
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.targets.load import Target
 

@@ -67,6 +67,11 @@ class TrainDrafterConfig(PrepareDataConfig):
             not self.data.stream or self.trainer.num_answers is None,
             "trainer.num_answers= is not read with data.stream=, which is read until it ends; leave it out",
         )
+        require(
+            self.drafter.num_taps in (None, self.target.num_taps),
+            f"drafter={self.drafter.kind} reads {self.drafter.num_taps} layers of the target, but target.taps names "
+            f"{self.target.num_taps}; type drafter=block, or leave target.taps out",
+        )
         require(self.name.count("+") != 1, f"name={self.name} is that of a hybrid drafter; type a name without +")
 
     @property

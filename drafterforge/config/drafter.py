@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drafterforge.config.catalogue import add_choice
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts
@@ -48,6 +49,8 @@ class LoraConfig:
 @dataclass(frozen=True)
 class DrafterConfig:
     """Config of the drafter of `train-drafter`; every kind has a subclass with its own keys."""
+
+    num_taps: ClassVar[int | None] = None  # layers of the target that it reads; None: any number
 
     kind: str = setting("", "kind of drafter; set by drafter=")
 
@@ -126,6 +129,8 @@ class FeatureDrafterConfig(StartedDrafterConfig):
 class Eagle3DrafterConfig(FeatureDrafterConfig):
     """An EAGLE-3 drafter."""
 
+    num_taps: ClassVar[int | None] = 3
+
     kind: str = setting("eagle3", "kind of drafter; set by drafter=")
     fc_norm: bool = setting(False, "EAGLE-3.1: normalise each of the three features before they are concatenated")
     norm_output: bool = setting(False, "EAGLE-3.1: feed back drafter outputs after the final norm")
@@ -145,12 +150,23 @@ class BlockDrafterConfig(FeatureDrafterConfig):
     block_size: int = setting(8, "tokens of a block: the last committed one and the drafted ones")
     num_anchors: int = setting(64, "blocks of an answer, at random positions, in one training step")
     markov_rank: int = setting(0, "rank of DSpark's scores of pairs of drafted tokens; 0: none")
+    confidence: bool = setting(False, "DSpark's estimate of how far each position is accepted; trees are cut by it")
+    position_weights: str = setting(
+        "decay", "loss weight of position i; decay: trainer.step_decay ** i | dpace: what accept lengths depend on"
+    )
+    dpace_alpha: float = setting(0.5, "dpace takes (1 - dpace_alpha) * q + dpace_alpha for a probability q")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_counts(self, "drafter", "num_layers num_anchors")
         require_at_least("drafter.block_size", self.block_size, 2)
         require_at_least("drafter.markov_rank", self.markov_rank, 0)
+        require(
+            self.markov_rank > 0 or not self.confidence,
+            "drafter.confidence=true reads the states of DSpark's pair scores; type drafter.markov_rank=64",
+        )
+        require_choice("drafter.position_weights", self.position_weights, ("decay", "dpace"))
+        require(0 < self.dpace_alpha <= 1, f"drafter.dpace_alpha must be above 0 and at most 1, got {self.dpace_alpha}")
         require(self.init != AUTO, "drafter.init=auto chooses the start of an EAGLE-3 drafter; type drafter.init=warm")
 
 

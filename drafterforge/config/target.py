@@ -9,6 +9,8 @@ from drafterforge.config.checks import require, require_choice
 from drafterforge.config.fields import setting
 from drafterforge.errors import ArtifactError
 
+DEFAULT_TAPS, MOST_TAPS = 3, 64
+
 
 @dataclass(frozen=True)
 class TargetConfig:
@@ -28,12 +30,13 @@ class TargetConfig:
     max_memory: dict[str, str] = setting(
         {}, "device_map=auto: largest size of the weights on a device, as {cuda0:20GiB,cpu:60GiB}"
     )
-    taps: list[int] = setting([], "three layers whose input drafters read; empty: 2, L/2 and L-3 of L layers")
+    taps: list[int] = setting(
+        [], "layers whose input drafters read, three for EAGLE-3; empty: 2, L/2 and L-3 of L layers"
+    )
 
     def __post_init__(self) -> None:
         require_choice("target.source", self.source, ("wheel", "hf"))
-        layers = ",".join(map(str, self.taps))
-        require(len(self.taps) in (0, 3), f"target.taps must name three layers, low, mid and high, got [{layers}]")
+        require(len(self.taps) <= MOST_TAPS, f"target.taps must name at most {MOST_TAPS} layers, got {len(self.taps)}")
         for key in ("model", "revision"):
             unread = getattr(self, key) and self.source == "wheel"
             require(not unread, f"target.{key}= is read by target=hf only; type target=hf target.model=...")
@@ -47,6 +50,11 @@ class TargetConfig:
             "target.forward=lean runs on one device; leave it out, or leave out target.device_map",
         )
         require_choice("target.forward", self.forward, ("auto", "lean", "modules"))
+
+    @property
+    def num_taps(self) -> int:
+        """Number of layers whose inputs are the features."""
+        return len(self.taps) or DEFAULT_TAPS
 
     @property
     def folder_name(self) -> str:

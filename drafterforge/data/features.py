@@ -90,7 +90,10 @@ class FeatureSet:
         if split not in self.index:
             raise _damaged(self.path, f"it has no split {split}")
         part = self.index[split]
-        slices = [_open_shard(self.path / name, sum(part.lengths[i])) for i, name in enumerate(part.shards)]
+        taps = self.manifest.config.get("taps")
+        if not isinstance(taps, list):
+            raise _damaged(self.path, f"its manifest has taps={shorten(taps)}")
+        slices = [_open_shard(self.path / name, sum(part.lengths[i]), len(taps)) for i, name in enumerate(part.shards)]
         extents: list[tuple[int, int, int]] = []
         for shard, lengths in enumerate(part.lengths):
             start = 0
@@ -195,8 +198,8 @@ def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
         save_file(tensors, temporary)
 
 
-def _open_shard(path: Path, tokens: int) -> dict[str, Any]:
-    """Slices of a shard's tensors; ArtifactError unless they hold this number of tokens."""
+def _open_shard(path: Path, tokens: int, num_taps: int) -> dict[str, Any]:
+    """Slices of a shard's tensors; ArtifactError unless they hold this number of tokens and taps."""
     try:
         file = safe_open(path, "pt")
         slices = {key: file.get_slice(key) for key in ("features", "states", "argmax")}
@@ -204,7 +207,8 @@ def _open_shard(path: Path, tokens: int) -> dict[str, Any]:
         raise _damaged(path, shorten(error)) from None
     shapes = {key: part.get_shape() for key, part in slices.items()}
     width = shapes["states"][-1:]
-    expected = {"features": [tokens, *(3 * size for size in width)], "states": [tokens, *width], "argmax": [tokens]}
+    features = [tokens, *(num_taps * size for size in width)]
+    expected = {"features": features, "states": [tokens, *width], "argmax": [tokens]}
     are_half = {slices[key].get_dtype() for key in ("features", "states")} <= {"BF16", "F16"}
     if shapes != expected or not are_half or slices["argmax"].get_dtype() != "I32":
         raise _damaged(path, f"its tensors have shapes {shorten(shapes)}, wanted {expected}")

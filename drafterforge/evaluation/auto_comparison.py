@@ -11,7 +11,7 @@ from drafterforge.evaluation.methods import AUTOREGRESSIVE
 from drafterforge.evaluation.regret import answers_by_method, regret_in_seconds
 from drafterforge.evaluation.rows import ALL, sections, timed_pairs, tokens_per_s
 from drafterforge.evaluation.statistics import bootstrap_ratio, totals_ratio
-from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.rows import Generation
 
 
 def compare_auto(measurements: Sequence[Measurement], warm_up_prompts: int) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from drafterforge.evaluation.method_factory import MethodFactory
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.timing import WARM_UP
 from drafterforge.replay.auto_play import replay_answer
-from drafterforge.runtime.batch import TIMED, Cycle, Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import TIMED, Cycle, Generation
 from drafterforge.runtime.verify_costs import VerifyCosts
 
 LEAST_CYCLES = 8  # of a number of nodes, to know its seconds

@@ -24,10 +24,10 @@ from drafterforge.config.replay import KNOTS, GridConfig, LatencyConfig
 from drafterforge.drafters.base import Drafter
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.trace_recording import policy_prompts
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Generation
 from drafterforge.schedulers.actions import ActionGrid, describe
 from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
 from drafterforge.schedulers.latency import FILE, STEPS, Cycles, LatencyProfile, path_of_device, read_profile

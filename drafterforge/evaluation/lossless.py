@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.rows import Generation
 from drafterforge.targets.load import Target
 
 NEAR_TIE = 1e-4  # float32 differences at a smaller top-2 margin are rounding, and rerun in float64

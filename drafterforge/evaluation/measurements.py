@@ -18,7 +18,7 @@ from pyarrow import parquet
 from drafterforge.artifacts.atomic import write_bytes_atomic
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.requests import Request
-from drafterforge.runtime.batch import STEPS, Cycle, Generation
+from drafterforge.runtime.rows import STEPS, Cycle, Generation
 
 FILE = "cycles.parquet"
 CYCLE_COLUMNS = [column.name for column in fields(Cycle)]

@@ -17,8 +17,8 @@ from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.scaling import POOL_SIZE
 from drafterforge.evaluation.timing import samplings
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.targets.load import load_target
 

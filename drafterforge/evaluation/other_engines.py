@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from drafterforge.errors import ConfigError
 from drafterforge.kernels import gpu
-from drafterforge.runtime.batch import Cycle, Generation
+from drafterforge.runtime.rows import Cycle, Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.targets.load import Target
 from drafterforge.targets.stored import read_config

@@ -119,16 +119,17 @@ def weights_on_device(target: TargetConfig, weights: float, free: float) -> floa
     return min(weights, ROOM * free) if target.device_map else weights
 
 
-def feature_bytes(hidden: int) -> int:
-    """Bytes on disk of one token: three features and a final state in half precision, and the best token."""
-    return HALF * 4 * hidden + 4
+def feature_bytes(target: TargetConfig, hidden: int) -> int:
+    """Bytes on disk of one token: its features and a final state in half precision, and the best token."""
+    return HALF * (target.num_taps + 1) * hidden + 4
 
 
 def activation_bytes(cfg: TrainDrafterConfig, shape: ModelShape) -> float:
     """Bytes that training holds for each packed token."""
     stored = 1 if cfg.trainer.checkpoint_steps else cfg.trainer.ttt_steps
     states = cfg.trainer.ttt_steps * 2 * shape.hidden if cfg.trainer.checkpoint_steps else 0
-    return SINGLE * (4 * shape.hidden + states + stored * (8 * shape.hidden + 3 * shape.intermediate))
+    inputs = (cfg.target.num_taps + 1) * shape.hidden
+    return SINGLE * (inputs + states + stored * (8 * shape.hidden + 3 * shape.intermediate))
 
 
 def estimate_stages(
@@ -230,9 +231,9 @@ def features_stage(cfg: PrepareDataConfig, work: Workload, hidden: int, seconds:
     """Storing features; None if they are computed at every step.  seconds: to compute and store them."""
     if cfg.data.features == "online" or not work.num_answers:
         return None
-    size = work.stored_tokens * feature_bytes(hidden)
+    size = work.stored_tokens * feature_bytes(cfg.target, hidden)
     spooled = size if cfg.data.answers == "target" else 0  # there while answering, until the features are complete
-    derivation = f"{work.stored_tokens:,} tokens x {feature_bytes(hidden):,} bytes"
+    derivation = f"{work.stored_tokens:,} tokens x {feature_bytes(cfg.target, hidden):,} bytes"
     if spooled:
         derivation, seconds = f"{derivation}; twice until all are stored", 0.0
     return Stage("features", seconds, derivation, work.stored_tokens, memory, disk=spooled, lasting=size)

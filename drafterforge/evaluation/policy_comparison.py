@@ -24,10 +24,10 @@ from drafterforge.replay.planner import best_static
 from drafterforge.replay.scheduler_play import Schedule, faster_p, schedule_of
 from drafterforge.replay.table import build_table
 from drafterforge.replay.trace import Traces
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.shapes import choose_shape
 from drafterforge.schedulers.actions import ActionGrid, describe
 from drafterforge.schedulers.base import Scheduler

@@ -13,7 +13,7 @@ from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.method_factory import STATIC
 from drafterforge.evaluation.methods import INVARIANT
 from drafterforge.evaluation.rows import as_one_answer
-from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.rows import Generation
 
 PER_TOKENS = 1000  # regret is counted in seconds per so many tokens
 FIXED_SELECTORS = ("none", STATIC)

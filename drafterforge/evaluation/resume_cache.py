@@ -16,7 +16,7 @@ from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.measurements import Measurement, load_measurements, save_measurements
 from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
-from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.rows import Generation
 
 ARRAYS = ("accepted", "choices")
 METADATA = ("names", "depths", "begin", "end", "hold_cycles")

@@ -11,7 +11,7 @@ from scipy.stats import wilcoxon
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.statistics import bootstrap_macro_ratio, bootstrap_ratio, holm, macro_ratio
-from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.rows import Generation
 
 ALL = "all"  # domain of rows over several domains
 STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")

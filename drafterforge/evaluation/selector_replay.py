@@ -21,8 +21,8 @@ from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.replay.answer_recorder import AnswerRecorder
 from drafterforge.replay.curves import actions, pool_scaling, regret_by_order, regret_curves, reward_signals, weights
 from drafterforge.replay.selector_play import Cycles, RecordedAnswers, accept_rate, tune_options
-from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Cycle, Generation
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
 from drafterforge.selectors import names as selector_names
 from drafterforge.selectors import reads_branches

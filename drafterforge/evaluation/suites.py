@@ -17,8 +17,8 @@ from drafterforge.data.questions import Question, load_questions, turn_messages
 from drafterforge.evaluation.requests import Request, spread_over_domains
 from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.prompts.rephrase import kinds, rephrase_prompts
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.rows import Generation
 from drafterforge.targets.load import Target
 
 STREAMS = ("mixed", "ood")  # suites whose requests mix domains in random order

@@ -13,7 +13,7 @@ from drafterforge.evaluation.memory import measure_peak
 from drafterforge.evaluation.methods import Method, rotate
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.resume_cache import ResumeCache
-from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
 
 WARM_UP = 8  # tokens

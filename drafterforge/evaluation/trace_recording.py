@@ -94,7 +94,8 @@ def check_size(traces: TracesConfig, spec: TraceSpec, target: Target, path: Path
 
     staging: the folder of shards that an interrupted recording left.
     """
-    answers, each = traces.num_train + traces.num_test, spec.bytes_per_root(target.backbone.embedding.shape[1])
+    num_features = len(target.backbone.taps) * target.backbone.embedding.shape[1]
+    answers, each = traces.num_train + traces.num_test, spec.bytes_per_root(num_features)
     positions = answers * (traces.max_new_tokens - 1)
     size = positions * each / GIGABYTE
     text = (

@@ -24,10 +24,10 @@ from drafterforge.errors import ConfigError
 from drafterforge.evaluation.methods import Method, rotate
 from drafterforge.evaluation.rows import build_row, tokens_per_s
 from drafterforge.runtime.answer_log import AnswerLog
-from drafterforge.runtime.batch import Generation, Row
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.row_outputs import RowOutputs
+from drafterforge.runtime.rows import Generation, Row
 from drafterforge.server.learning import LearnedDrafters
 from drafterforge.targets.load import Target
 from drafterforge.training.traffic import TrafficLearner, Train

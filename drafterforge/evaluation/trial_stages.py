@@ -45,7 +45,7 @@ def stages_of(
     else:
         stages.append(_answers(trials, cfg, target, shape, work, cached))
     if cached:
-        per_token = feature_bytes(shape.hidden)
+        per_token = feature_bytes(cfg.target, shape.hidden)
         stored, words = work.stored_tokens * per_token, f"{work.stored_tokens:,} tokens x {per_token:,} bytes"
         if cfg.data.answers == "target" and not planned.answered:  # captured while answering
             words, seconds, disk = f"{words}; twice until all are stored", stored * trials.byte_s, stored
@@ -81,7 +81,7 @@ def _answers(
     memory = trials.answers_peak
     memory += max(0, longest - tried) * data.batch_size * shape.cache_bytes(target.compute_dtype.itemsize)
     if cached:
-        per_token = feature_bytes(shape.hidden)
+        per_token = feature_bytes(cfg.target, shape.hidden)
         shard = min(FLUSH_TOKENS, data.shard_size * work.stored_tokens / work.num_answers)
         memory += max(0.0, shard - sum(map(sum, answerer.filled))) * per_token
         seconds += work.stored_tokens * per_token * trials.byte_s

@@ -17,7 +17,7 @@ from uuid import uuid4
 from drafterforge.errors import ServerError, shorten
 from drafterforge.evaluation.served_target import ServedTarget
 from drafterforge.evaluation.vllm_server import DIRECT, VllmServer
-from drafterforge.runtime.batch import Cycle, Generation
+from drafterforge.runtime.rows import Cycle, Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
 
 REQUEST_S = 1800.0  # after which a request has failed

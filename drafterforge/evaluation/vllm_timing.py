@@ -21,7 +21,7 @@ from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.scaling import BATCH_SIZE, TEMPERATURE
 from drafterforge.evaluation.timing import WARM_UP, Decoded, TimingRun, measurement_of, samplings
 from drafterforge.evaluation.vllm_engine import Counters
-from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.rows import Generation
 
 
 class ServerGroup:

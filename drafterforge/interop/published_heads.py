@@ -19,7 +19,7 @@ from drafterforge.drafters.eagle3.spec import check_spec
 from drafterforge.drafters.registry import KINDS
 from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.interop.layout import TargetFacts, served_spec
-from drafterforge.interop.published_spec import HeadConfig, head_spec, open_config
+from drafterforge.interop.published_spec import HeadConfig, explain_taps, head_spec, open_config
 from drafterforge.interop.vllm.layouts import OURS, THEIRS
 
 INDEX = "model.safetensors.index.json"
@@ -84,6 +84,8 @@ def read_head(
         if kind.publishes(config):
             paths = weight_files(folder)
             module = kind.read_published(config, read_tensors(paths), target.config, target.embedding, str(folder))
+            if module.spec.tap_layers != target.taps:
+                raise ArtifactError(f"{folder} {explain_taps(module.spec.tap_layers, target.taps)}")
             return ForeignHead(module, module.spec.method, hashes_of(folder, paths), [], kind.name)
     head = open_config(config, str(folder / "config.json"), format)
     paths = weight_files(folder)

@@ -228,11 +228,16 @@ def read_taps(head: HeadConfig, expected: tuple[int, ...], typed: Sequence[int] 
         if not (top or nested):
             head.notes.append(f"the config names no layers: assuming the usual ones, the inputs of {list(expected)}")
     if taps != expected:
-        raise head.refuse(
-            f"reads the inputs of layers {shorten(list(taps))}, but the target is tapped at {list(expected)}; type "
-            f"{taps_flag(taps)}, here and in every command with this head"
-        )
+        raise head.refuse(explain_taps(taps, expected))
     return expected
+
+
+def explain_taps(taps: Sequence[int], expected: Sequence[int]) -> str:
+    """What to do with a head that reads other layers than the target's taps, which are expected."""
+    return (
+        f"reads the inputs of layers {shorten(list(taps))}, but the target is tapped at {list(expected)}; type "
+        f"{taps_flag(taps)}, here and in every command with this head"
+    )
 
 
 def _ids(head: HeadConfig, value: object) -> tuple[int, ...] | None:

@@ -21,8 +21,8 @@ from drafterforge.replay.record import record_answer
 from drafterforge.replay.scheduler_actions import levels_of, nodes_of, shape_actions
 from drafterforge.replay.selector_play import RecordedAnswers
 from drafterforge.replay.trace import Trace, Traces, TraceSpec, accept_lengths, drafted_trees, join, ranks_at
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Generation
 from drafterforge.schedulers.base import Scheduler, StaticScheduler
 from drafterforge.schedulers.growing import GrowingPolicy
 from drafterforge.targets.load import Target

@@ -16,8 +16,9 @@ from torch import Tensor
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.acceptance import pack
-from drafterforge.runtime.batch import Batch, Generation, Mark, Row
+from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine, proposer_of
+from drafterforge.runtime.rows import Generation, Mark, Row
 from drafterforge.runtime.sampling import GREEDY
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.runtime.verify_costs import VerifyCosts

@@ -22,8 +22,8 @@ from drafterforge.replay.counterfactual import CycleOutcomes
 from drafterforge.replay.coverage import BranchQueries, BranchQuery
 from drafterforge.replay.drafting import ROOTS, AnswerText, read_stepwise
 from drafterforge.replay.trace import BY_DRAFTER, BranchTrace, Trace, TraceSpec, levels_left
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Generation
 from drafterforge.schedulers.actions import NO_DRAFT
 from drafterforge.schedulers.observation import CHILDREN, best_children
 from drafterforge.targets.load import Target

@@ -14,7 +14,7 @@ from drafterforge.replay.planner import best_held, best_static, clairvoyant
 from drafterforge.replay.scheduler_actions import grown_actions, shape_actions
 from drafterforge.replay.table import OutcomeTable, PlayTotals, build_table, play, play_static
 from drafterforge.replay.trace import Traces
-from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.rows import Generation
 from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid, describe
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.growing import GrowingPolicy

@@ -81,11 +81,11 @@ class TraceSpec:
     depth: int
     score_top_k: int  # width of the trees whose candidates `scores` holds
 
-    def bytes_per_root(self, hidden_size: int) -> int:
-        """Bytes of a root on disk.  hidden_size: of the target."""
+    def bytes_per_root(self, num_features: int) -> int:
+        """Bytes of a root on disk.  num_features: numbers of the target's at a position."""
         ranks = 2 * len(self.top_ks) * self.depth * (self.depth + 1) // 2
         scores, children = 2 * pool_size(self.score_top_k, self.depth), 2 * CHILDREN
-        features, margin, log_q = 2 * 3 * hidden_size, 4, 4
+        features, margin, log_q = 2 * num_features, 4, 4
         return features + margin + len(self.drafters) * (ranks + scores + children + log_q)
 
     def as_dict(self) -> dict[str, Any]:

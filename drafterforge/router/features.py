@@ -18,21 +18,20 @@ from drafterforge.data.chat import prompt_ids
 from drafterforge.errors import ArtifactError, shorten
 
 POOLING = 1  # version of `prompt_features`, raised when its values change
-NUM_TAPS = 3
 MAX_TEXT_TOKENS = 512  # most tokens that an encoder reads
 _EPS = 1e-6
 _MARK = "REQUEST"
 
 
-def prompt_features(features: Tensor) -> Tensor:
-    """The high tap of the last position at unit RMS, [F] float32 with F = H, of a prompt's features [P, 3H].
+def prompt_features(features: Tensor, hidden_size: int) -> Tensor:
+    """The last tap of the last position at unit RMS, [F] float32 with F = H, of a prompt's features [P, 3H].
 
-    Features [P, B, 3H] of B prompts give [B, F].
+    Features [P, B, 3H] of B prompts give [B, F].  hidden_size: of the target, H.
 
     At the last position the target is about to answer, so its state encodes the kind of text that comes next.  A mean
     over the prompt does as well on single requests, but in a conversation it encodes the topic of the longest turn.
     """
-    last = features[-1].float().unflatten(-1, (NUM_TAPS, -1))[..., -1, :]
+    last = features[-1, ..., -hidden_size:].float()
     return last * torch.rsqrt(last.square().mean(dim=-1, keepdim=True) + _EPS)
 
 

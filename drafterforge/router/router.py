@@ -19,7 +19,7 @@ from torch import Tensor
 from drafterforge.artifacts.json_input import read_json
 from drafterforge.config.names import domain_of
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
-from drafterforge.router.features import NUM_TAPS, POOLING, TextEncoder, prompt_features, request_of
+from drafterforge.router.features import POOLING, TextEncoder, prompt_features, request_of
 from drafterforge.router.net import RouterNet
 
 SCHEMA_VERSION = 1
@@ -82,11 +82,12 @@ class Router:
             )
         if isinstance(prompt, str):
             return self.encoder(prompt)
-        if prompt.dim() != 2 or not len(prompt) or prompt.shape[1] != NUM_TAPS * self.net.width:
+        if prompt.dim() != 2 or not len(prompt) or not prompt.shape[1] or prompt.shape[1] % self.net.width:
             raise ConfigError(
-                f"this router reads features [P, {NUM_TAPS * self.net.width}] of a prompt, got {list(prompt.shape)}"
+                f"this router reads features of a prompt that are a multiple of {self.net.width} wide, got "
+                f"{list(prompt.shape)}"
             )
-        return prompt_features(prompt)
+        return prompt_features(prompt, self.net.width)
 
     @torch.no_grad()
     def probabilities(self, prompt: Tensor | str) -> np.ndarray:

@@ -17,7 +17,7 @@ from drafterforge.data.stream import GB, PARTS, Retention, StreamWriter
 from drafterforge.drafters.retrieval.kind import marked_texts
 from drafterforge.drafters.retrieval.memory import AnswerMemory
 from drafterforge.drafters.retrieval.model import RetrievalSpec
-from drafterforge.runtime.batch import Row
+from drafterforge.runtime.rows import Row
 from drafterforge.targets.load import Target
 
 FLUSH_S = 30.0  # seconds that finished answers wait for their shard at most; a kill loses these

@@ -21,11 +21,12 @@ from drafterforge.drafters.retrieval.memory import AnswerMemory
 from drafterforge.errors import ConfigError, DrafterforgeError, PromptTooLongError
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.runtime.auto_proposer import AutoProposer
-from drafterforge.runtime.batch import Batch, Generation
+from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool, check_drafter
 from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.rejection import RejectionBatch
+from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.runtime.static_batch import StaticBatch

@@ -23,8 +23,9 @@ from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels import gpu
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.runtime.batch import Batch, Joining, Mark, Row
+from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.capture import host_copy
+from drafterforge.runtime.rows import Joining, Mark, Row
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import ROOT_ALONE
 from drafterforge.runtime.static_cycle import HostReport, StaticCycle

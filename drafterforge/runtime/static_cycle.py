@@ -210,7 +210,8 @@ class StaticCycle:
             num_children = min(CHILDREN, rows.drafters.token_ids.shape[1])
             children = take(count * num_children).reshape(batch, count, num_children).transpose(0, 1).float()
         if report.features:
-            features = take(3 * rows.target.head_weight.shape[1]).to(rows.target.compute_dtype)
+            backbone, width = rows.target.backbone, rows.target.head_weight.shape[1]
+            features = take(len(backbone.taps) * width).to(rows.target.compute_dtype)
         if report.coverage_levels:
             coverages = take(1)[:, 0].tolist()
         return HostReport(levels, judgement, coverages, children, features)

@@ -36,9 +36,10 @@ class Observation:
         return len(self.lengths)
 
 
-def observation_size(parts: Sequence[str], num_features: int, num_children: int) -> int:
-    """The size of an observation, O."""
-    sizes = {"features": num_features, "text": num_features // 3, "children": 2 * num_children + 1, "length": 1}
+def observation_size(parts: Sequence[str], hidden_size: int, num_taps: int, num_children: int) -> int:
+    """The size of an observation, O.  hidden_size, num_taps: of the target."""
+    widths = {"features": num_taps * hidden_size, "text": hidden_size}
+    sizes = widths | {"children": 2 * num_children + 1, "length": 1}
     if unknown := [part for part in parts if part not in sizes]:
         raise ConfigError(f"an observation has the parts {', '.join(PARTS)}, not {unknown[0]!r}")
     return sum(sizes[part] for part in parts)

@@ -140,15 +140,17 @@ def _check_nets(spec: PolicySpec, nets: dict[str, ActorCritic]) -> None:
             )
 
 
-def check_observations(policy: Scheduler, hidden_size: int, draft_sizes: Iterable[int], folder: Path) -> None:
+def check_observations(
+    policy: Scheduler, hidden_size: int, num_taps: int, draft_sizes: Iterable[int], folder: Path
+) -> None:
     """Refuse a policy whose network does not fit the observations of this target and its drafters.
 
-    hidden_size: of the target.  draft_sizes: sizes of the drafters' vocabularies.
+    hidden_size, num_taps: of the target.  draft_sizes: sizes of the drafters' vocabularies.
     """
     if not isinstance(policy, ShapePolicy):
         return
     for size in draft_sizes:
-        num_values = observation_size(policy.spec.parts, 3 * hidden_size, min(CHILDREN, size))
+        num_values = observation_size(policy.spec.parts, hidden_size, num_taps, min(CHILDREN, size))
         if policy.net.observation_size != num_values:
             raise ArtifactError(
                 f"{folder / DESCRIPTION}: parts is {', '.join(policy.spec.parts)}, which is {num_values} numbers, "

@@ -11,7 +11,7 @@ from typing import TypeVar
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from drafterforge.runtime.batch import Row
+from drafterforge.runtime.rows import Row
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.server.failures import ApiError, HungUpError, engine_failed, queue_full, shutting_down, timed_out

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
 
-from drafterforge.runtime.batch import Cycle, Generation
+from drafterforge.runtime.rows import Cycle, Generation
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 LENGTHS = (*range(1, 13), 16, 24, 32)

@@ -14,9 +14,9 @@ from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError
 from drafterforge.runtime.answer_log import AnswerLog
-from drafterforge.runtime.batch import Row
 from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Row
 from drafterforge.server.connections import Connections
 from drafterforge.server.exchange import AnswerSpec, Exchange, while_connected
 from drafterforge.server.failures import ApiError, shutting_down

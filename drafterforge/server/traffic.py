@@ -16,7 +16,7 @@ from functools import partial
 
 from drafterforge.config.learn import LearnConfig
 from drafterforge.runtime.answer_log import HOUR_S, AnswerLog
-from drafterforge.runtime.batch import Row
+from drafterforge.runtime.rows import Row
 from drafterforge.server.metrics import Metrics
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import torch
 
 from drafterforge.errors import DrafterforgeError
-from drafterforge.runtime.batch import Joining, Row
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.row_outputs import RowOutputs
+from drafterforge.runtime.rows import Joining, Row
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.server.metrics import Metrics

@@ -134,7 +134,8 @@ def pooled_by_target(
             tokens[row, : len(prompts[index])] = torch.tensor(prompts[index])
         positions = torch.arange(longest, device=target.device).expand(len(batch), -1)
         _, features = target.forward(tokens.to(target.device), positions, None)
-        read = [prompt_features(features[row, : len(prompts[index])]) for row, index in enumerate(batch)]
+        width = target.backbone.embedding.shape[1]
+        read = [prompt_features(features[row, : len(prompts[index])], width) for row, index in enumerate(batch)]
         pooled |= zip(batch, torch.stack(read).cpu(), strict=True)
         if advance is not None:
             advance(len(batch))

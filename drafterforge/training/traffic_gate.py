@@ -15,8 +15,8 @@ from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.names import domain_of
 from drafterforge.data.answers import Answer
 from drafterforge.replay.answer_recorder import STATIC, AnswerRecorder
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.shapes import default_shape
 
 CONFIDENCE = 0.95

@@ -3,8 +3,8 @@
     PYTHON_OF_SPECULATORS scripts/clients/speculators_blocks.py --drafter FOLDER --inputs IN.safetensors --out OUT
 
 IN holds `features` [T, 3H], `tokens` [T] and the target's `embedding`.  OUT.safetensors gets `logits` [M, Q, W] of the
-blocks below M anchors, and the `anchors` [M]; OUT.json lists missing and unexpected tensors.  Does not import
-drafterforge.
+blocks below M anchors, the `anchors` [M], and the logits of `confidence` [M, Q] if it has a head for it.  OUT.json
+lists missing and unexpected tensors.  Does not import drafterforge.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def main() -> None:
 
     def capture_logits(logits: torch.Tensor, *arguments: object, **more: object) -> tuple:
         captured["logits"] = logits[0].unflatten(0, (-1, config.block_size))
+        if model_class is dspark.DSparkDraftModel and arguments[1] is not None:
+            captured["confidence"] = arguments[1][0].unflatten(0, (-1, config.block_size))
         return torch.zeros(()), {}  # not its loss, which needs a GPU
 
     dflash.select_anchors, module.compute_metrics = capture_anchors, capture_logits

@@ -12,6 +12,8 @@ from drafterforge.artifacts.folder import write_artifact
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.drafter import LoraConfig
 from drafterforge.config.target import TargetConfig
+from drafterforge.drafters.block.model import BlockDrafter
+from drafterforge.drafters.block.spec import BlockSpec
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.drafters.eagle3.init import scratch_init
 from drafterforge.drafters.eagle3.lora import ADAPTER
@@ -20,6 +22,7 @@ from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.drafters.eagle3.train.lora import add_adapter, save_adapter
 from drafterforge.interop.export import export_drafters
 from drafterforge.interop.layout import TargetFacts, read_target
+from tests.models import uneven
 
 
 def config_of(folder: Path) -> TargetConfig:
@@ -37,6 +40,17 @@ def random_drafter(facts: TargetFacts, size: int = 40, **changes: object) -> Eag
     scratch_init(drafter, std=0.2)
     for parameter in drafter.parameters():
         parameter.data.copy_((parameter + 0.1 * torch.randn_like(parameter)).bfloat16())
+    drafter.set_vocabulary(torch.randperm(facts.config.vocab_size)[: spec.draft_vocab_size].sort().values)
+    return drafter.eval()
+
+
+def random_block(facts, size: int = 40, **more: object) -> BlockDrafter:
+    """A drafter whose weights bfloat16 holds exactly."""
+    spec = BlockSpec.for_block(facts.config, facts.taps, size, block_size=5, mask_token_id=7, **more)
+    drafter = BlockDrafter(spec, facts.embedding)
+    scratch_init(drafter, std=0.2)
+    for parameter in uneven(drafter).parameters():
+        parameter.data.copy_(parameter.bfloat16())
     drafter.set_vocabulary(torch.randperm(facts.config.vocab_size)[: spec.draft_vocab_size].sort().values)
     return drafter.eval()
 

@@ -82,7 +82,7 @@ def write_parts(folder: Path, served: Target) -> tuple[BundleRecord, dict[str, P
     Datastore.build([[5, 6, 7, 8], [5, 6, 9]]).save(folder / "drafters/store")
     weights = hashlib.sha256((folder / "drafters/general/model.safetensors").read_bytes()).hexdigest()[:16]
     spec = PolicySpec("shapes", "planner", served.fingerprint, "general", weights, "cpu", GRID.as_dict(), ["length"])
-    net = ActorCritic(observation_size(["length"], 0, 0), len(GRID), [8], [8])
+    net = ActorCritic(observation_size(["length"], 0, 0, 0), len(GRID), [8], [8])
     save_policy(folder / "policies/shapes", PolicySpec(**{**asdict(spec), "hidden": {"shapes": [8]}}), {"shapes": net})
     width = served.config.hidden_size
     router = Router(RouterNet(width, 2), ["general", "sql"], target="tiny", target_fingerprint=served.fingerprint)

@@ -9,29 +9,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafterforge.drafters.block.checkpoint import load_generalist
-from drafterforge.drafters.block.model import BlockDrafter
-from drafterforge.drafters.block.spec import BlockSpec
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
-from drafterforge.drafters.eagle3.init import scratch_init
 from drafterforge.errors import ArtifactError
 from drafterforge.interop.published_heads import read_head
 from drafterforge.interop.vllm.layouts import write_vllm
-from tests.bundle.builders import edit
-from tests.models import uneven
+from tests.bundle.builders import edit, random_block
 
 
-def random_block(facts, size: int = 40, **more: object) -> BlockDrafter:
-    """A drafter whose weights bfloat16 holds exactly."""
-    spec = BlockSpec.for_block(facts.config, facts.taps, size, block_size=5, mask_token_id=7, **more)
-    drafter = BlockDrafter(spec, facts.embedding)
-    scratch_init(drafter, std=0.2)
-    for parameter in uneven(drafter).parameters():
-        parameter.data.copy_(parameter.bfloat16())
-    drafter.set_vocabulary(torch.randperm(facts.config.vocab_size)[: spec.draft_vocab_size].sort().values)
-    return drafter.eval()
-
-
-@pytest.mark.parametrize("more", [{}, {"markov_rank": 3, "num_layers": 1}], ids=["DFlash", "DSpark"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"markov_rank": 3, "num_layers": 1}, {"markov_rank": 3, "confidence": True}],
+    ids=["DFlash", "DSpark", "confidence"],
+)
 @pytest.mark.parametrize("layout", ["speculators", "plain"])
 def test_an_export_is_imported_as_it_was(facts, tmp_path, layout, more):
     drafter = random_block(facts, **more)
@@ -45,8 +34,28 @@ def test_an_export_is_imported_as_it_was(facts, tmp_path, layout, more):
     assert all(torch.equal(state[name], value) for name, value in head.drafter.state_dict().items())
 
 
+@pytest.mark.parametrize("layout", ["speculators", "plain"])
+@pytest.mark.parametrize("taps", [(3,), (0, 1, 3, 5, 6)])
+def test_a_drafter_may_read_any_number_of_layers(facts, tmp_path, layout, taps):
+    tapped = replace(facts, taps=taps)
+    drafter = random_block(tapped)
+    assert drafter.fc.in_features == len(taps) * facts.config.hidden_size
+    write_vllm(tmp_path, drafter, tapped, tmp_path, layout)
+    assert torch.equal(read_head(tmp_path, tapped).drafter.fc.weight, drafter.fc.weight)
+
+
+def test_confidence_may_leave_out_the_pair_scores(facts, tmp_path):
+    drafter = random_block(facts, markov_rank=3, confidence=True)
+    write_vllm(tmp_path, drafter, facts, tmp_path)
+    tensors, name = load_file(tmp_path / "model.safetensors"), "confidence_head.proj.weight"
+    plain = tensors[name][:, : drafter.spec.hidden_size].contiguous()
+    save_file({**tensors, name: plain}, tmp_path / "model.safetensors")
+    weight = read_head(tmp_path, facts).drafter.confidence_head.proj.weight
+    assert torch.equal(weight[:, :-3], plain.float()) and not weight[:, -3:].any()
+
+
 def test_a_saved_drafter_is_loaded_as_it_was(facts, tmp_path):
-    drafter = random_block(facts, markov_rank=3)
+    drafter = random_block(facts, markov_rank=3, confidence=True)
     save_drafter(tmp_path, drafter)
     loaded = load_generalist(tmp_path, facts.embedding)
     assert loaded.spec == drafter.spec
@@ -67,7 +76,12 @@ def test_a_drafter_of_all_tokens_may_leave_out_the_maps(facts, tmp_path):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"aux_hidden_state_layer_ids": [1, 2, 3, 4]}, "reads 4 layers of the target"),
+        (
+            {"aux_hidden_state_layer_ids": [1, 2, 5]},
+            r"tapped at \[2, 3, 4\]; type target.taps=\[1,2,5\]",
+        ),
+        ({"aux_hidden_state_layer_ids": []}, r"is \(\), wanted 1 to 64"),
+        ({"aux_hidden_state_layer_ids": [1] * 65}, "wanted 1 to 64"),
         ({"sample_from_anchor": True}, "sample_from_anchor=True"),
         ({"block_size": 1}, "block_size is 1, wanted a number from 2"),
         ({"mask_token_id": 100_000_000}, "mask_token_id is 100000000"),

@@ -11,7 +11,12 @@ from drafterforge.drafters.eagle3.init import scratch_init
 from drafterforge.drafters.eagle3.lora import LowRank
 from tests.models import uneven
 
-VARIANTS = {"DFlash": {}, "one layer": {"num_layers": 1, "block_size": 3}, "DSpark": {"markov_rank": 4}}
+VARIANTS = {
+    "DFlash": {},
+    "one layer": {"num_layers": 1, "block_size": 3},
+    "DSpark": {"markov_rank": 4},
+    "DSpark with confidence": {"markov_rank": 4, "confidence": True},
+}
 
 
 def tiny_block(target, draft_vocab_size: int = 40, **changes: object) -> BlockDrafter:

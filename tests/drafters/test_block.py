@@ -20,6 +20,7 @@ from drafterforge.schedulers.base import StaticScheduler
 from drafterforge.tree.grow import TreeShape
 from tests.drafters.blocks import VARIANTS, block_experts, tiny_block
 from tests.models import tiny_drafter, tiny_target
+from tests.schedulers.policies import marginal_policy, shape_policy
 
 PROMPTS, COUNT = [[3, 14, 15, 9, 26, 5] * 3, [7], [4] * 17], 20
 SHAPES = {"chain": TreeShape(5, 4, 1), "tree": TreeShape(12, 4, 3), "deeper than the block": TreeShape(9, 7, 2)}
@@ -55,8 +56,20 @@ def test_block_drafters_decode_losslessly(target, variant, shape, sampling):
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
+@pytest.mark.parametrize("taps", [(3,), (0, 1, 3, 5, 6)])
+def test_a_drafter_may_read_any_number_of_layers(taps, sampling):
+    target = tiny_target(eos_token_id=None, taps=taps)
+    experts = block_experts(target, 2)
+    policy = shape_policy(target, ["features", "text"])
+    pool = Pool({"general": experts[0], "sql": experts[1]}, "hedgespec", scheduler=policy)
+    answers = Engine(target, pool, TreeShape(8, 3, 2), max_batch=2).generate(PROMPTS, COUNT, sampling)
+    assert [answer.tokens for answer in answers] == plain(target, sampling)
+    assert any(cycle.num_nodes > 1 for answer in answers for cycle in answer.cycles)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
 def test_pools_and_hybrids_of_block_drafters_decode_losslessly(target, sampling):
-    experts = block_experts(target, 3, markov_rank=4)
+    experts = block_experts(target, 3, markov_rank=4, confidence=True)
     lookup = Retrieval(min_probability=1e-3, min_expected=0.0)
     drafters = {
         "general": experts[0],
@@ -92,7 +105,17 @@ def test_a_drafter_that_decodes_gives_the_logits_of_the_module(target, variant):
 
         size = module.spec.block_size
         states = module(module.block_tokens(tokens[-1:])[0], 11 + torch.arange(size), attend)[1:]
-        torch.testing.assert_close(logits, module.lm_head(states), atol=1e-4, rtol=1e-4)
+        expected = module.lm_head(states)
+        after = group.drafters.after(logits, tokens[-1:])
+        if module.spec.markov_rank:
+            pair = module.pairs(tokens[-1:]).expand(len(states), -1)
+            expected = expected + module.markov_head.markov_w2(pair)
+        if module.spec.confidence:
+            confidence = module.confidence_head.proj(torch.cat((states, pair), dim=-1)).sigmoid()
+            expected = (confidence * expected.softmax(-1) + (1 - confidence) / expected.shape[-1]).log()
+            assert confidence.std() > 0.05  # it matters
+            torch.testing.assert_close(after.exp().sum(-1), torch.ones(len(states)))
+        torch.testing.assert_close(after, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_state_is_a_function_of_the_committed_text(target):
@@ -111,7 +134,7 @@ def test_state_is_a_function_of_the_committed_text(target):
 
 
 def test_a_stacked_pass_judges_as_each_drafter_alone(target):
-    experts = block_experts(target, 4, markov_rank=4)
+    experts = block_experts(target, 4, markov_rank=4, confidence=True)
     texts = [text_of(target, 14), text_of(target, 9)]
 
     distributions = torch.randn(2, 3, len(target.head_weight)).softmax(dim=-1)
@@ -134,7 +157,7 @@ def test_a_stacked_pass_judges_as_each_drafter_alone(target):
 
 def test_a_drafter_is_judged_by_what_it_would_have_drafted_there(target, monkeypatch):
     monkeypatch.setattr(propose, "ROOTS", 12)  # fewer than the text has
-    drafter = FusedBlock(tiny_block(target, markov_rank=4), target.backbone.embedding)
+    drafter = FusedBlock(tiny_block(target, markov_rank=4, confidence=True), target.backbone.embedding)
     tokens, features = text_of(target, 30)
     with torch.inference_mode():
         reading = BlockReading(BlockGroup(StackedBlocks([drafter])), tokens, features, [3])
@@ -149,7 +172,7 @@ def test_a_drafter_is_judged_by_what_it_would_have_drafted_there(target, monkeyp
 
 @pytest.mark.parametrize("selector", ["hedgespec", "metasd_ucb"])
 def test_replayed_cycles_equal_live_ones(target, selector):
-    experts = block_experts(target, 3, markov_rank=4)
+    experts = block_experts(target, 3, markov_rank=4, confidence=True)
     lookup = Retrieval(min_probability=1e-3, min_expected=0.0)
     drafters = {"general": experts[0], "sql": experts[1], "chat": HybridDrafter(experts[2], lookup)}
     shapes = {"chat": TreeShape(8, 3, 2)}
@@ -166,3 +189,22 @@ def test_replayed_cycles_equal_live_ones(target, selector):
             assert [(recorded.names[c.drafter], c.accept_length, c.depth, c.num_nodes) for c in cycles] == [
                 (c.drafter, c.accept_length, c.depth, c.num_nodes) for c in answer.cycles
             ]
+
+
+def test_less_of_a_draft_is_verified_where_confidence_is_low(target):
+    """The same drafter with another confidence: its first tokens stay, a policy that weighs them cuts the tree."""
+    module, sizes = tiny_block(target, markov_rank=4, confidence=True), []
+    tokens, features = text_of(target, 12)
+    module.lm_head.weight.data.mul_(3.0)  # some tokens are likely
+    for bias in (-6.0, 6.0):
+        torch.nn.init.zeros_(module.confidence_head.proj.weight)
+        torch.nn.init.constant_(module.confidence_head.proj.bias, bias)
+        group = BlockGroup(StackedBlocks([FusedBlock(module, target.backbone.embedding)]))
+        with torch.inference_mode():
+            group.admit(tokens, features[:-1])
+            guesses = group.guesses(0, [0])
+            growth = marginal_policy(target).growth(torch.tensor([11]))
+            tree = group.draft(0, [0], tokens[-1:], TreeShape(10, 3, 3), growth)
+        sizes.append((guesses.topk(3).indices.tolist(), tree.tokens.shape[1]))
+    (low, few), (high, many) = sizes
+    assert low == high and few < many

@@ -9,7 +9,7 @@ from drafterforge.evaluation.auto_comparison import compare_auto
 from drafterforge.evaluation.measurements import Measurement, RequestInfo
 from drafterforge.evaluation.methods import AUTOREGRESSIVE
 from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
-from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.rows import Generation
 
 SECONDS = {  # of 10 tokens
     "sql": {AUTOREGRESSIVE: 2.0, "general": 1.0, "store": 1.5, AUTO: 1.25},

@@ -7,7 +7,7 @@ import pytest
 from drafterforge.config.names import AUTO
 from drafterforge.evaluation.auto_replay import StreamCosts, compare, tokens_per_s
 from drafterforge.evaluation.measurements import Measurement, RequestInfo
-from drafterforge.runtime.batch import Cycle, Generation
+from drafterforge.runtime.rows import Cycle, Generation
 from drafterforge.runtime.verify_costs import VerifyCosts
 
 TABLE = VerifyCosts((1, 4, 8, 16), (0.1, 0.2, 0.3, 0.6))

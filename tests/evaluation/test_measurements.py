@@ -13,7 +13,7 @@ from drafterforge.evaluation.measurements import SCHEMA, Measurement, RequestInf
 from drafterforge.evaluation.methods import AUTOREGRESSIVE
 from drafterforge.evaluation.rows import timed_rows
 from drafterforge.reporting.reader import ALL
-from drafterforge.runtime.batch import STEPS, Cycle, Generation
+from drafterforge.runtime.rows import STEPS, Cycle, Generation
 
 
 def answer(tokens: int, accepts: list[int], seconds: float) -> Generation:

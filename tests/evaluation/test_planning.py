@@ -93,7 +93,8 @@ def test_the_shipped_target_s_weights_are_within_a_percent_of_its_name():
 
 
 def test_features_take_their_bytes_twice_until_all_are_stored():
-    assert feature_bytes(8) == 68
+    five = replace(CONFIG.target, taps=[1, 2, 3, 4, 5])
+    assert feature_bytes(CONFIG.target, 8) == 68 and feature_bytes(five, 8) == 100
     features = stages()["features"]
     assert (features.tokens, features.lasting, features.disk) == (8 * 16, 8 * 16 * 68, 8 * 16 * 68)
     assert "features" not in stages(with_data(features="online"))

@@ -16,8 +16,8 @@ from drafterforge.evaluation.rows import build_row, paired_p, speedup_interval, 
 from drafterforge.evaluation.timing import generate_in_turns
 from drafterforge.reporting.artifact import build_report
 from drafterforge.reporting.console import print_table
-from drafterforge.runtime.batch import Cycle, Generation
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.rows import Cycle, Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_drafter, tiny_target

@@ -6,7 +6,7 @@ import pytest
 
 from drafterforge.evaluation import traffic_replay
 from drafterforge.evaluation.traffic_replay import LEARNING, PLAIN, ReplayedTraffic, gain_over_plain, moving_mat
-from drafterforge.runtime.batch import Cycle, Generation
+from drafterforge.runtime.rows import Cycle, Generation
 
 
 def answers(*lengths: int, seconds: float = 1.0) -> list[Generation]:

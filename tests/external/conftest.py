@@ -27,8 +27,8 @@ from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.interop.export import export_drafters
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.rows import Generation
 from drafterforge.targets.capture import FeatureCapture
 from drafterforge.targets.load import Target, load_target
 from drafterforge.targets.smollm2 import ensure_smollm2

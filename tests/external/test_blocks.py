@@ -48,7 +48,9 @@ def speculators() -> Client:
     return Client("speculators").require()
 
 
-@pytest.mark.parametrize("more", [{}, {"markov_rank": 8, "num_layers": 1}], ids=["DFlash", "DSpark"])
+@pytest.mark.parametrize(
+    "more", [{}, {"markov_rank": 8, "num_layers": 1, "confidence": True}], ids=["DFlash", "DSpark"]
+)
 def test_speculators_gives_the_logits_of_our_blocks(speculators, text, tmp_path, more):
     facts, (features, tokens) = read_target(TargetConfig()), (part[:60] for part in text)
     spec = BlockSpec.for_block(facts.config, facts.taps, 1000, block_size=5, mask_token_id=49151, **more)
@@ -77,10 +79,13 @@ def test_speculators_gives_the_logits_of_our_blocks(speculators, text, tmp_path,
     anchors = theirs["anchors"]
     used = anchors > 0  # the first token has no context
     with torch.no_grad():
-        ours = drafter.lm_head(draft_blocks(drafter, batch, anchors[used] - 1))
+        outputs = draft_blocks(drafter, batch, anchors[used] - 1)
+        ours = drafter.lm_head(outputs)
         if spec.markov_rank:
-            before = tokens[anchors[used] + torch.arange(4)[:, None]]
-            ours = ours + drafter.markov_head.markov_w2(drafter.pairs(before))
+            pairs = drafter.pairs(tokens[anchors[used] + torch.arange(4)[:, None]])
+            ours = ours + drafter.markov_head.markov_w2(pairs)
+            confidence = drafter.confidence_head.proj(torch.cat((outputs, pairs), dim=-1))[..., 0]
+            torch.testing.assert_close(confidence, theirs["confidence"][used, 1:].T, atol=1e-4, rtol=1e-4)
     expected = theirs["logits"][used, 1:].transpose(0, 1)
     worst = float((ours - expected).abs().max())
     print(f"speculators, blocks {more}: largest difference of logits {worst:.1e} of {float(ours.abs().max()):.0f}")

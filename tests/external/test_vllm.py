@@ -19,7 +19,7 @@ from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.interop.layout import read_target
 from drafterforge.interop.vllm.layouts import write_vllm
-from drafterforge.runtime.batch import Generation
+from drafterforge.runtime.rows import Generation
 from tests.bundle.builders import edit
 from tests.external.conftest import DEPTH, MAX_TOKENS, ROOT, Client, chains, with_norms
 from tests.models import NORMS

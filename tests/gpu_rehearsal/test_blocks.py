@@ -20,7 +20,7 @@ def cycles(device: str, values: object = None):
     """Log of two cycles of two rows; the trees are what the host reads."""
     target = tiny_target(device=device)
     torch.manual_seed(3)
-    experts = block_experts(target, 3, markov_rank=4)
+    experts = block_experts(target, 3, markov_rank=4, confidence=True)
     texts = [torch.randint(3, 59, (length,)).to(device) for length in LENGTHS]
     features = [torch.randn(length, 3 * target.config.hidden_size).to(device) for length in LENGTHS]
     following = torch.randint(3, 59, (2, 3)).to(device)

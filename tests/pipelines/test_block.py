@@ -22,7 +22,8 @@ def rows_of(bench, name: str) -> list[dict]:
 
 
 def test_a_block_drafter_and_its_expert_are_trained_decoded_bundled_and_evaluated(trained):
-    done = trained(*TRAIN, "name=general-block", "drafter.markov_rank=4", "drafter.block_size=4")
+    heads = ("drafter.markov_rank=4", "drafter.confidence=true", "drafter.position_weights=dpace")
+    done = trained(*TRAIN, "name=general-block", "drafter.block_size=4", *heads)
     assert done.code == 0, done.err
     done = trained(*TRAIN, "drafter.tuning=lora", "drafter.init=general-block", "drafter.lora.rank=2")
     assert done.code == 0, done.err
@@ -32,9 +33,7 @@ def test_a_block_drafter_and_its_expert_are_trained_decoded_bundled_and_evaluate
     for name in ("general-block", "sql-block"):
         rows = rows_of(trained, name)
         assert [row["mismatches"] for row in rows] == [0] * len(rows) and rows[-1]["method"].startswith("block tree")
-    assert (
-        "trained before" in trained(*TRAIN, "name=general-block", "drafter.markov_rank=4", "drafter.block_size=4").err
-    )
+    assert "trained before" in trained(*TRAIN, "name=general-block", "drafter.block_size=4", *heads).err
 
     plain = trained(*ASK)
     for drafter in (
@@ -62,8 +61,22 @@ def test_a_block_drafter_and_its_expert_are_trained_decoded_bundled_and_evaluate
     assert all(row["mismatches"] == 0 for row in live)
 
 
+def test_a_block_drafter_of_five_layers_is_trained_decoded_and_bundled(trained):
+    taps = "target.taps=[0,1,2,3,5]"
+    done = trained(*TRAIN, "name=five", taps, "overwrite=true")
+    assert done.code == 0, done.err
+    assert trained(*ASK, "drafter=five", taps).out == trained(*ASK, "drafter=").out
+    assert f"type {taps}, or train" in trained(*ASK, "drafter=five").one_line()
+    assert trained("export", "bundle=five", "pool.drafters=[five,retrieval]", taps).code == 0
+    assert trained(*ASK, f"bundle={trained.artifact('bundles', 'five')}").out == trained(*ASK, "drafter=").out
+    refusal = trained(*TRAIN[:-1], "drafter=eagle3", "name=other", taps).one_line()
+    assert "drafter=eagle3 reads 3 layers of the target, but target.taps names 5; type drafter=block" in refusal
+
+
 def test_mistakes_are_one_line(trained):
     assert "drafter.block_size must be >= 2" in trained(*TRAIN, "drafter.block_size=1").one_line()
+    assert "type drafter.markov_rank=64" in trained(*TRAIN, "drafter.confidence=true").one_line()
+    assert "position_weights must be one of decay, dpace" in trained(*TRAIN, "drafter.position_weights=sum").one_line()
     assert "type drafter.init=warm" in trained(*TRAIN, "drafter.init=auto").one_line()
     message = trained(*TRAIN, "drafter.tuning=lora", "drafter.init=sql").one_line()
     assert "is a drafter of kind eagle3" in message

@@ -86,7 +86,8 @@ def test_features_of_a_prompt_do_not_depend_on_its_batch(served, monkeypatch):
     pooled = pooled_by_target(served, prompts)
     for ids, features_of_prompt in zip(prompts, pooled, strict=True):
         _, features = served.forward(torch.tensor([ids]), torch.arange(len(ids))[None], None)
-        torch.testing.assert_close(features_of_prompt, prompt_features(features[0]), atol=2e-5, rtol=1e-4)
+        expected = prompt_features(features[0], served.config.hidden_size)
+        torch.testing.assert_close(features_of_prompt, expected, atol=2e-5, rtol=1e-4)
 
 
 def test_splits_share_no_task_and_every_rephrasing_asks_the_same_test_prompts():

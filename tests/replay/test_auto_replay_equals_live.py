@@ -16,9 +16,10 @@ from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import DrafterforgeError
 from drafterforge.replay.auto_play import ReplayedBatch, replay_answer
 from drafterforge.runtime.arms import RowArms
-from drafterforge.runtime.batch import Batch, Generation, Mark
+from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine, proposer_of
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Generation, Mark
 from drafterforge.runtime.verify_costs import VerifyCosts
 from drafterforge.runtime.worth import Worth
 from drafterforge.targets.load import Target

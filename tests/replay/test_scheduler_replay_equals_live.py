@@ -15,9 +15,9 @@ from drafterforge.replay.record import record_answer
 from drafterforge.replay.scheduler_actions import depth_observations, observations_of, size_observations
 from drafterforge.replay.scheduler_play import actions_of
 from drafterforge.replay.trace import TraceSpec, join, load_shards, save_shard
-from drafterforge.runtime.batch import Generation
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.base import RandomScheduler, StaticScheduler
@@ -107,7 +107,7 @@ def test_a_root_takes_the_bytes_that_are_estimated(everything, tmp_path):
     texts = 4 * sum(len(tokens) for tokens in traces.tokens) + 2000  # tokens and the header
     size, estimate = (
         (tmp_path / "shard-00000.safetensors").stat().st_size,
-        SPEC.bytes_per_root(target.backbone.embedding.shape[1]),
+        SPEC.bytes_per_root(3 * target.backbone.embedding.shape[1]),
     )
     assert 0 <= size - estimate * traces.num_roots < texts
     again = load_shards(tmp_path, SPEC)

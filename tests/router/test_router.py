@@ -64,16 +64,17 @@ def save_encoder(folder: Path, seed: int = 0, safe: bool = True) -> Path:
 def test_features_are_the_high_tap_of_the_last_position_at_unit_rms():
     features = torch.randn(5, 3 * HIDDEN)
     high = features[4, 2 * HIDDEN :]
-    torch.testing.assert_close(prompt_features(features), high / high.square().mean().sqrt(), atol=1e-5, rtol=1e-5)
+    expected = high / high.square().mean().sqrt()
+    torch.testing.assert_close(prompt_features(features, HIDDEN), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_features_depend_on_earlier_tokens_only_through_the_target():
     features = torch.randn(5, 3 * HIDDEN)
-    assert torch.equal(prompt_features(features), prompt_features(features[-1:]))
+    assert torch.equal(prompt_features(features, HIDDEN), prompt_features(features[-1:], HIDDEN))
 
 
 def test_features_of_half_precision_are_float32():
-    assert prompt_features(torch.randn(3, 12).bfloat16()).dtype == torch.float32
+    assert prompt_features(torch.randn(3, 12).bfloat16(), 4).dtype == torch.float32
 
 
 # --- probabilities ---------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ import torch
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.drafters.retrieval.model import Retrieval
-from drafterforge.runtime.batch import STEPS, Batch
+from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.rows import STEPS
 from drafterforge.runtime.stopping import StopRule
 from drafterforge.schedulers.base import StaticScheduler
 from drafterforge.tree.grow import TreeShape, root_only

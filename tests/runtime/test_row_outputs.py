@@ -7,9 +7,9 @@ import torch
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
-from drafterforge.runtime.batch import Row
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.row_outputs import RowOutputs
+from drafterforge.runtime.rows import Row
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.targets.capture import FeatureCapture
 from drafterforge.tree.grow import TreeShape

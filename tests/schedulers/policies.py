@@ -32,7 +32,7 @@ def net(size: int, actions: int) -> ActorCritic:
 
 def shape_policy(target: Target, parts: Sequence[str], hold_cycles: int = 1) -> ShapePolicy:
     """A policy that chooses among the shapes of a grid by some parts of the observation."""
-    size = observation_size(parts, 3 * target.config.hidden_size, CHILDREN)
+    size = observation_size(parts, target.config.hidden_size, len(target.backbone.taps), CHILDREN)
     spec = PolicySpec("shapes", "resps", "in-memory", "a", "", "cpu", GRID.as_dict(), list(parts), hold_cycles)
     return ShapePolicy(spec, net(size, len(GRID)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -64,6 +65,7 @@ def test_blocks_in_training_equal_blocks_that_decode(target, batch, variant):
             with torch.inference_mode():
                 group.admit(batch.tokens[begin : anchor + 1], batch.features[begin:anchor])
                 logits = group._draft(0, [0])[0]
+            logits = logits[:, : drafter.spec.draft_vocab_size]
             torch.testing.assert_close(drafter.lm_head(outputs[:, column]), logits, atol=1e-4, rtol=1e-4)
         begin += length
     assert len(rows) > 10
@@ -88,7 +90,7 @@ def test_anchors_are_drawn_in_every_answer_and_keep_their_predictions(batch):
     assert all(position == row + 1 + step for row, step, position in predictions(drawn))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "confidence" not in name])
 def test_the_loss_is_that_of_every_prediction(target, batch, variant):
     module = module_of(target, **VARIANTS[variant])
     drafter, spec = module.drafter, module.drafter.spec
@@ -115,9 +117,76 @@ def test_the_loss_is_that_of_every_prediction(target, batch, variant):
     torch.testing.assert_close(loss, expected)
 
 
+def test_dpace_weighs_a_position_by_what_the_accept_length_depends_on(target, batch):
+    """Worked out prediction by prediction: w_j is the sum over m >= j of the products of smoothed probabilities."""
+    alpha, module = 0.3, module_of(target, markov_rank=4)
+    module.dpace_alpha = alpha
+    drafter = module.drafter
+    loss = module(batch)[0]
+    layout = lay_out(batch, drafter.spec.num_drafted)
+    outputs = draft_blocks(drafter, batch, layout.rows)
+    losses, smoothed = ({} for _ in range(2))
+    for step, slots in enumerate(layout.slots.tolist()):
+        for slot, position in zip(slots, layout.teacher_positions.tolist(), strict=True):
+            if slot < 0:
+                continue
+            head, before = drafter.markov_head, batch.tokens[layout.rows[slot] + 1 + step]
+            logits = drafter.lm_head(outputs[step, slot]) + head.markov_w2(head.markov_w1(before))
+            p = (batch.states[position] @ module.head.T).softmax(-1)
+            drafted = bool(drafter.t2d[batch.argmax[position]])
+            q = logits.softmax(-1)[p.argmax()].item() if drafted else 0.0
+            smoothed[slot, step] = (1 - alpha) * q + alpha
+            if drafted:
+                losses[slot, step] = -(p * logits.log_softmax(-1)).sum()
+    expected = torch.tensor(0.0)
+    for step in range(drafter.spec.num_drafted):
+        weighted = []
+        for slot, value in [(slot, value) for (slot, at), value in losses.items() if at == step]:
+            length = sum(key[0] == slot for key in smoothed)
+            reached = [math.prod(smoothed[slot, i] for i in range(m + 1)) for m in range(length)]
+            weighted.append(sum(reached[step:]) * value)
+        expected = expected + torch.stack(weighted).mean()
+    torch.testing.assert_close(loss, expected)
+    validated = module.eval()(batch)[0]
+    module.dpace_alpha = None
+    torch.testing.assert_close(validated, module(batch)[0])  # validation is that of all block drafters
+
+
+def test_confidence_learns_how_much_of_the_target_a_position_covers(target, batch):
+    """Binary cross-entropy with sum min(p, q), prediction by prediction; it leaves the block's gradients alone."""
+    module = module_of(target, markov_rank=4, confidence=True)
+    drafter, head = module.drafter, module.drafter.confidence_head.proj
+    loss = module(batch)[0]
+    loss.backward()
+    gradients = {name: p.grad.clone() for name, p in drafter.named_parameters() if "confidence" not in name}
+    assert head.weight.grad.any() and head.bias.grad.any()
+    drafter.zero_grad()
+    head.requires_grad_(False)  # as in a LoRA expert, which keeps its generalist's
+    plain = module(batch)[0]
+    plain.backward()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(drafter.get_parameter(name).grad, gradient)
+
+    layout, expected = lay_out(batch, drafter.spec.num_drafted), plain
+    outputs = draft_blocks(drafter, batch, layout.rows)
+    for step, slots in enumerate(layout.slots.tolist()):
+        losses = []
+        for slot, position in zip(slots, layout.teacher_positions.tolist(), strict=True):
+            if slot < 0:
+                continue
+            pair = drafter.pairs(batch.tokens[layout.rows[slot] + 1 + step])
+            q = (drafter.lm_head(outputs[step, slot]) + drafter.markov_head.markov_w2(pair)).softmax(-1)
+            p = (batch.states[position] @ module.head.T).softmax(-1)
+            covered = torch.minimum(p, q).sum() * drafter.t2d[batch.argmax[position]]
+            confidence = head(torch.cat((outputs[step, slot], pair)))[0].sigmoid()
+            losses.append(-covered * confidence.log() - (1 - covered) * (1 - confidence).log())
+        expected = expected + CONFIG.step_decay**step * torch.stack(losses).mean()
+    torch.testing.assert_close(loss, expected)
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_gradients_reach_every_parameter_or_every_addition(target, batch, recompute):
-    module = module_of(target, markov_rank=4)
+    module = module_of(target, markov_rank=4, confidence=True)
     module.config = replace(CONFIG, checkpoint_steps=recompute)
     module(batch)[0].backward()
     assert [name for name, p in module.drafter.named_parameters() if p.grad is None or not p.grad.any()] == []

@@ -1,6 +1,7 @@
 """Block drafters for decoding, with fused and prepacked projections: one, or a generalist and its LoRA experts stacked.
 
-Axes: R rows, H hidden, D head width, W draft vocabulary; stacked drafters have N in front, which `...` stands for.
+Axes: R rows, H hidden, D head width, W draft vocabulary, W' = W + 1 where the logit of confidence follows, else W;
+stacked drafters have N in front, which `...` stands for.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ LAYER = {  # fused projection of a layer -> its parts in the module
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "down": ("mlp.down_proj",),
 }
+CONFIDENCE = "confidence_head.proj"
+MOST_CONFIDENCE = 1 - 1e-6
 
 
 def projections(spec: BlockSpec) -> dict[str, tuple[str, ...]]:
     """Fused projections of a drafter -> their parts in the module."""
-    named: dict[str, tuple[str, ...]] = {"fc": ("fc",), "head": ("lm_head",)}
+    head = ("lm_head", CONFIDENCE) if spec.confidence else ("lm_head",)
+    named: dict[str, tuple[str, ...]] = {"fc": ("fc",), "head": head}
     for layer in range(spec.num_layers):
         named |= {f"{name}.{layer}": tuple(f"layers.{layer}.{part}" for part in LAYER[name]) for name in LAYER}
     return named
@@ -43,7 +47,8 @@ def projections(spec: BlockSpec) -> dict[str, tuple[str, ...]]:
 class BlockPass:
     """The two passes of a drafter: positions of a text to keys and values, tokens of blocks to logits.
 
-    Subclasses set the attributes.  Norms, vocabulary and Markov head are one drafter's: LoRA experts share them.
+    Subclasses set the attributes.  Norms, vocabulary, Markov and confidence head are one drafter's: LoRA experts share
+    them.
     """
 
     spec: BlockSpec
@@ -57,7 +62,7 @@ class BlockPass:
     kernels: Kernels
 
     def context(self, features: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values [..., R, key heads, D] of each layer at positions [R] with features [R, 3H]."""
+        """Keys and values [..., R, key heads, D] of each layer at positions [R] with features [R, TH] of T taps."""
         states = self._norm(self.linears["fc"](features), "hidden_norm")
         rope = self.rope(positions, states.dtype)
         return [self._keys(layer, states, rope) for layer in range(self.spec.num_layers)]
@@ -77,14 +82,23 @@ class BlockPass:
         return hidden
 
     def logits(self, outputs: Tensor) -> Tensor:
-        """Draft logits [..., R, W] of outputs [..., R, H], without the Markov head."""
+        """Draft logits [..., R, W'] of outputs [..., R, H], without the Markov head."""
         return self.linears["head"](self._norm(outputs, "norm"))
 
     def after(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        """Logits [..., W] of the tokens after tokens [...], with the Markov head if there is one."""
+        """Logits [..., W] of the tokens after tokens [...], with the Markov head if there is one.  logits: [..., W'].
+
+        With confidence c they are log(c q + (1 - c) / W): a position's tokens keep their order, and whatever ranks
+        nodes or cuts trees by probabilities heeds c.
+        """
         if self.pair_states is None:
             return logits
-        return logits + self.pair_scores(F.embedding(tokens, self.pair_states))
+        logits = logits + self.pair_scores(F.embedding(tokens, self.pair_states))
+        if not self.spec.confidence:
+            return logits
+        q = logits[..., :-1].float().softmax(dim=-1)
+        confidence = logits[..., -1:].float().sigmoid().clamp(max=MOST_CONFIDENCE)
+        return q.mul_(confidence).add_((1 - confidence) / q.shape[-1]).log_()
 
     def blocks(self, roots: Tensor) -> Tensor:
         """Blocks [..., block_size] that begin with roots [...]."""
@@ -110,17 +124,22 @@ class FusedBlock(BlockPass, Drafter):
         """embedding: the target's [V, H], in the dtype and on the device to decode with."""
         self.spec, self.embedding, self.generalist = drafter.spec, embedding, None
         weights = {name: self._cast(parameter) for name, parameter in drafter.named_parameters()}
+        self.pair_states = self.pair_scores = None
+        if self.spec.markov_rank:
+            self.pair_states = weights["markov_head.markov_w1.weight"]
+            scores, bias = weights["markov_head.markov_w2.weight"], None
+            if self.spec.confidence:
+                scores = torch.cat((scores, weights[f"{CONFIDENCE}.weight"][:, self.spec.hidden_size :]))
+                bias = F.pad(weights[f"{CONFIDENCE}.bias"], (self.spec.draft_vocab_size, 0))
+                weights[f"{CONFIDENCE}.weight"] = weights[f"{CONFIDENCE}.weight"][:, : self.spec.hidden_size]
+            self.pair_scores = FrozenLinear(scores, bias)
         named = projections(self.spec)
         self.linears: dict[str, FrozenLinear | AdaptedLinear] = {
             name: FrozenLinear(torch.cat([weights[f"{part}.weight"] for part in parts]))
             for name, parts in named.items()
         }
         self.widths = {part: len(weights[f"{part}.weight"]) for parts in named.values() for part in parts}
-        self.gains = {name.removesuffix(".weight"): gain for name, gain in weights.items() if gain.dim() == 1}
-        self.pair_states = self.pair_scores = None
-        if self.spec.markov_rank:
-            self.pair_states = weights["markov_head.markov_w1.weight"]
-            self.pair_scores = FrozenLinear(weights["markov_head.markov_w2.weight"])
+        self.gains = {name.removesuffix(".weight"): gain for name, gain in weights.items() if "norm" in name}
         self.vocabulary = drafter.token_ids.to(embedding.device)
         self.rope, self.kernels = drafter.rope, kernels_of(embedding)
 

@@ -3,8 +3,9 @@
 Position p of a text is context: the target's features there, projected and normed, give each layer keys and values.
 Queries are the tokens of a block, the root at position P and mask tokens after it; each reads the context before the
 root and all tokens of its block.  The mask token at P + i proposes the token there.
-A Markov head (DSpark) adds to its logits a score of the pair with the token before.
-Axes: N positions or tokens, H hidden, D head width, W draft vocabulary, r Markov rank.
+A Markov head (DSpark) adds to its logits a score of the pair with the token before.  A confidence head (DSpark)
+predicts at each position how much of the target's distribution the drafter's covers, sum min(p, q).
+Axes: N positions or tokens, H hidden, T taps of the target, D head width, W draft vocabulary, r Markov rank.
 """
 
 from __future__ import annotations
@@ -75,6 +76,15 @@ class MarkovHead(nn.Module):
         self.markov_w2 = nn.Linear(spec.markov_rank, spec.draft_vocab_size, bias=False)
 
 
+class ConfidenceHead(nn.Module):
+    """The logit of a position's confidence, from its output and the Markov head's state of the token before."""
+
+    def __init__(self, spec: BlockSpec) -> None:
+        super().__init__()
+        self.proj = nn.Linear(spec.hidden_size + spec.markov_rank, 1)
+        nn.init.zeros_(self.proj.bias)
+
+
 class BlockDrafter(nn.Module):
     """Feature fusion, decoder layers, norm and head over the draft vocabulary."""
 
@@ -82,13 +92,15 @@ class BlockDrafter(nn.Module):
         """embedding: the target's, [V, H]; shared, never trained or saved."""
         super().__init__()
         self.spec = spec
-        self.fc = nn.Linear(3 * spec.target_hidden_size, spec.hidden_size, bias=False)
+        self.fc = nn.Linear(len(spec.tap_layers) * spec.target_hidden_size, spec.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.layers = nn.ModuleList(BlockLayer(spec) for _ in range(spec.num_layers))
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.lm_head = nn.Linear(spec.hidden_size, spec.draft_vocab_size, bias=False)
         if spec.markov_rank:
             self.markov_head = MarkovHead(spec)
+        if spec.confidence:
+            self.confidence_head = ConfidenceHead(spec)
         self.register_buffer("d2t", torch.zeros(spec.draft_vocab_size, dtype=torch.long))  # target id = draft id + d2t
         self.register_buffer("t2d", torch.zeros(spec.vocab_size, dtype=torch.bool))  # whether a target id is drafted
         self.register_buffer("embedding", embedding.detach(), persistent=False)
@@ -100,7 +112,7 @@ class BlockDrafter(nn.Module):
     rotary = Eagle3Drafter.rotary
 
     def context(self, features: Tensor) -> Tensor:
-        """What keys and values of positions are made from, [N, H], of features low|mid|high [N, 3H]."""
+        """What keys and values of positions are made from, [N, H], of features [N, TH]."""
         return self.hidden_norm(self.fc(features.to(self.fc.weight.dtype)))
 
     def block_tokens(self, roots: Tensor) -> Tensor:

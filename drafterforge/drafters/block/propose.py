@@ -3,7 +3,8 @@
 The cache holds [positions of the text | tokens of this pass's blocks]; blocks begin after the longest row: a row never
 reads slots between its own text and the blocks.
 Axes: N drafters, B rows, A committed tokens, Q tokens of a block, I = Q - 1 drafted positions, H hidden, W draft
-vocabulary; cache rows are ordered row by row, the drafters of a row side by side.
+vocabulary, W' with confidence, see `fused`, T taps of the target; cache rows are ordered row by row, the drafters of a
+row side by side.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class BlockGroup(DrafterGroup):
         )
         self.stable: list[int] = []  # positions that each row's drafters have read
         self.roots = torch.zeros(0, dtype=torch.long, device=embedding.device)  # newest tokens, [B]
-        self.unread: list[list[tuple[Tensor, Tensor]]] = []  # of each row: tokens [A] and features [A, 3H]
-        self.drafted: dict[int, tuple[list[int], Tensor]] = {}  # rows and logits [B', I, W] of a drafter's blocks
+        self.unread: list[list[tuple[Tensor, Tensor]]] = []  # of each row: tokens [A] and features [A, TH]
+        self.drafted: dict[int, tuple[list[int], Tensor]] = {}  # rows and logits [B', I, W'] of a drafter's blocks
 
     def open_row(self) -> None:
         """Add a row without text."""
@@ -143,7 +144,7 @@ class BlockGroup(DrafterGroup):
         return judgement
 
     def _append(self, features: Tensor, starts: Tensor, used: int) -> None:
-        """Write keys and values of features [B, A, 3H], at positions from starts [B] on."""
+        """Write keys and values of features [B, A, TH], at positions from starts [B] on."""
         batch, width = features.shape[:2]
         slots = starts[:, None] + torch.arange(width, device=starts.device)
         self.cache.set_ragged_slots(slots.repeat_interleave(self.count, dim=0), used)
@@ -188,7 +189,7 @@ class BlockGroup(DrafterGroup):
         return grow(root, first, shape, block_step(drafter, logits), drafter.vocabulary, growth, retrieval)
 
     def _draft(self, member: int, rows: list[int]) -> Tensor:
-        """Logits of one drafter's blocks below the roots of some rows, [B', I, W]; one pass a cycle computes them."""
+        """Logits of one drafter's blocks below the roots of some rows, [B', I, W']; one pass a cycle computes them."""
         self.read()
         drafted, logits = self.drafted.get(member, ([], None))
         if rows == drafted:
@@ -214,7 +215,7 @@ class BlockGroup(DrafterGroup):
 
 
 def draft_block(drafter: FusedBlock, cache: KeyValueCache, roots: Tensor, stable: Tensor, base: int) -> Tensor:
-    """Logits [B, I, W] of the blocks below roots [B] with `stable` [B] positions before them, without Markov head.
+    """Logits [B, I, W'] of the blocks below roots [B] with `stable` [B] positions before them, without Markov head.
 
     base: slot of the cache where the blocks are written.
     """
@@ -228,7 +229,7 @@ def draft_block(drafter: FusedBlock, cache: KeyValueCache, roots: Tensor, stable
 
 
 def block_step(drafter: FusedBlock, logits: Tensor) -> Step:
-    """Scores of a level's children: those of the block's position, [B, I, W], and of pairs.
+    """Scores of a level's children: those of the block's position, [B, I, W'], and of pairs.
 
     Below the block's last position all tokens are equally likely, apart from pairs.
     """
@@ -260,7 +261,7 @@ class BlockReading(TextReading):
         return block_step(self.group.drafters.members[member], self._blocks(member, roots))
 
     def _blocks(self, member: int, roots: Tensor) -> Tensor:
-        """Logits of one drafter's blocks below roots [B], [B, I, W]."""
+        """Logits of one drafter's blocks below roots [B], [B, I, W']."""
         if self.blocks is None or self.blocks[0] != member or not torch.equal(self.blocks[1], roots):
             drafter, base = self.group.drafters.members[member], len(self.tokens) - 1
             cache = self.group._member_cache(member, torch.zeros_like(roots))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PretrainedConfig
 
@@ -15,7 +16,7 @@ from drafterforge.drafters.eagle3.checkpoint import HEAD, check_vocabulary
 from drafterforge.drafters.eagle3.spec import ARCHITECTURE, DrafterSpec
 from drafterforge.errors import ArtifactError, shorten
 
-UNUSED = "confidence_head."  # of DSpark; it decides how much is verified, not what is drafted
+CONFIDENCE = "confidence_head.proj.weight"
 # settings that change what is drafted, each with the only supported value
 SUPPORTED = {
     "attention_bias": False,
@@ -46,7 +47,8 @@ def read_published(
         check_block(spec, source)
     except (KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{source}: config.json is not that of a block drafter ({shorten(error)})") from None
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(UNUSED)}
+    if spec.confidence and tensors[CONFIDENCE].shape == (1, spec.hidden_size):  # a head without Markov state
+        tensors[CONFIDENCE] = F.pad(tensors[CONFIDENCE], (0, spec.markov_rank))
     stored = tensors.pop("embed_tokens.weight", None)
     if stored is not None and not torch.equal(stored.float(), embedding.to(stored.dtype).float()):
         raise ArtifactError(f"{source} comes with an embedding of its own; drafters share the target's")
@@ -78,8 +80,6 @@ def read_spec(
         taps = list(config["aux_hidden_state_layer_ids"])
     else:  # named by their output
         taps = [index + 1 for index in settings["target_layer_ids"]]
-    if len(taps) != 3:
-        raise ArtifactError(f"{source} reads {len(taps)} layers of the target; drafterforge's features are three")
     if config.get("speculators_model_type") == "dspark" and "sample_from_anchor" not in config:
         raise ArtifactError(f"{source}: config.json lacks sample_from_anchor, whose default differs between programs")
     for key, value in SUPPORTED.items():
@@ -106,6 +106,7 @@ def read_spec(
         block_size=config["block_size"],
         mask_token_id=settings["mask_token_id"],
         markov_rank=config.get("markov_rank") or 0,
+        confidence=CONFIDENCE in tensors,
     )
 
 

@@ -7,7 +7,7 @@ Without a Markov head it is DFlash's (`DFlashDraftModel`), with one DSpark's (`Q
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
@@ -22,10 +22,13 @@ LARGEST_BLOCK = 256  # tokens
 class BlockSpec(DrafterSpec):
     """Shapes and constants of a block drafter; those of an EAGLE-3 drafter, whose norms it lacks, and these."""
 
+    num_taps: ClassVar[int | None] = None
+
     num_layers: int = 2
     block_size: int = 8  # tokens of a block: the root and a mask token for each drafted position
     mask_token_id: int = 0  # target id, whose embedding stands for a token to draft
     markov_rank: int = 0  # of the Markov head; 0: none
+    confidence: bool = False  # whether there is a confidence head, which needs a Markov head
 
     @property
     def num_drafted(self) -> int:
@@ -57,8 +60,8 @@ class BlockSpec(DrafterSpec):
             keys |= {
                 "markov_rank": self.markov_rank,
                 "markov_head_type": "vanilla",
-                "enable_confidence_head": False,
-                "confidence_head_with_markov": False,
+                "enable_confidence_head": self.confidence,
+                "confidence_head_with_markov": self.confidence,
             }
         return keys
 
@@ -68,9 +71,7 @@ class BlockSpec(DrafterSpec):
         return BlockSpec(**{field.name: getattr(plain, field.name) for field in fields(DrafterSpec)}, **more)
 
     @staticmethod
-    def for_block(
-        config: PretrainedConfig, taps: tuple[int, int, int], draft_vocab_size: int, **more: Any
-    ) -> BlockSpec:
+    def for_block(config: PretrainedConfig, taps: tuple[int, ...], draft_vocab_size: int, **more: Any) -> BlockSpec:
         """A spec with the target's width, heads and rope."""
         return BlockSpec.of(DrafterSpec.for_target(config, taps, draft_vocab_size), **more)
 
@@ -96,8 +97,8 @@ class BlockSpec(DrafterSpec):
                 "target_layer_ids": layers,
                 "markov_rank": self.markov_rank,
                 "markov_head_type": "vanilla",
-                "enable_confidence_head": False,
-                "confidence_head_with_markov": False,
+                "enable_confidence_head": self.confidence,
+                "confidence_head_with_markov": self.confidence,
                 "sample_from_anchor": False,
                 "dspark_bonus_anchor": True,
             }
@@ -119,6 +120,7 @@ class BlockSpec(DrafterSpec):
                 block_size=config["block_size"],
                 mask_token_id=config["mask_token_id"],
                 markov_rank=config.get("markov_rank", 0),
+                confidence=config.get("enable_confidence_head", False),
             )
         except KeyError as error:
             raise ArtifactError(f"{source} lacks the key {error}; wanted the config of a block drafter") from None
@@ -138,3 +140,8 @@ def check_block(spec: BlockSpec, source: str) -> None:
     for name, (value, least, most) in ranges.items():
         if type(value) is not int or not least <= value <= most:
             raise ArtifactError(f"{source}: {name} is {shorten(value)}, wanted a number from {least} to {most}")
+    if type(spec.confidence) is not bool or (spec.confidence and not spec.markov_rank):
+        raise ArtifactError(
+            f"{source}: enable_confidence_head is {shorten(spec.confidence)} with markov_rank={spec.markov_rank}; "
+            "wanted true with a Markov head, or false"
+        )

@@ -28,12 +28,13 @@ class Eagle3Kind(DrafterKind):
     scheduled = True
     fixed_shapes = True
     exports = ("sglang", "vllm", "vllm-pool")
+    read_full, fused_class = staticmethod(load_full), FusedDrafter
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
         """See `DrafterKind`; settings added in later versions are omitted at their defaults."""
-        from drafterforge.drafters.eagle3.train.job import recorded_settings
+        from drafterforge.drafters.eagle3.train.job import recorded_config, recorded_settings
 
-        return recorded_settings(job)
+        return recorded_settings(job, recorded_config(job.config))
 
     def build(self, job: TrainingJob) -> Eagle3Drafter:
         """See `DrafterKind`; with the parent's weights or new ones."""
@@ -59,13 +60,13 @@ class Eagle3Kind(DrafterKind):
         if shared is None:
             drafter = self.export(source, embedding)
             check_taps(source.folder, drafter, target)
-            return FusedDrafter(drafter, embedding)
+            return self.fused_class(drafter, embedding)
         folder = source.base or source.folder
         key = self.name, folder.resolve()
         if key not in shared:
-            drafter = load_full(folder, embedding)
+            drafter = self.read_full(folder, embedding)
             check_taps(folder, drafter, target)
-            shared[key] = drafter, FusedDrafter(drafter, embedding)
+            shared[key] = drafter, self.fused_class(drafter, embedding)
         drafter, fused = shared[key]
         return fused if source.base is None else fused.with_adapter(load_adapter(source.folder / ADAPTER, drafter))
 
@@ -102,5 +103,5 @@ class Eagle3Kind(DrafterKind):
 
     def export(self, source: DrafterSource, embedding: Tensor) -> Eagle3Drafter:
         """See `DrafterKind`; LoRA experts are merged into their generalist's weights."""
-        drafter = load_full(source.base or source.folder, embedding)
+        drafter = self.read_full(source.base or source.folder, embedding)
         return merge(drafter, load_adapter(source.folder / ADAPTER, drafter)) if source.base else drafter

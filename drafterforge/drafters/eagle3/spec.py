@@ -8,12 +8,13 @@ python/sglang/srt/models/llama_eagle3.py (`LlamaModel.forward`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import LlamaConfig, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from drafterforge.config.target import MOST_TAPS
 from drafterforge.errors import ArtifactError, quote, shorten
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
@@ -27,6 +28,8 @@ UNSUPPORTED = ("norm_before_fc",)  # one norm over all three features
 class DrafterSpec:
     """Shapes and constants of a drafter."""
 
+    num_taps: ClassVar[int | None] = 3  # layers that it reads; None: any number
+
     hidden_size: int
     target_hidden_size: int
     intermediate_size: int
@@ -38,7 +41,7 @@ class DrafterSpec:
     rms_norm_eps: float
     rope_parameters: dict[str, Any]
     max_positions: int
-    tap_layers: tuple[int, int, int]
+    tap_layers: tuple[int, ...]
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
@@ -47,7 +50,7 @@ class DrafterSpec:
     norm_output: bool = False  # drafted child slots read the layer's output after the final norm, not before it
 
     @staticmethod
-    def for_target(config: PretrainedConfig, taps: tuple[int, int, int], draft_vocab_size: int) -> DrafterSpec:
+    def for_target(config: PretrainedConfig, taps: tuple[int, ...], draft_vocab_size: int) -> DrafterSpec:
         """A spec with the target's width, heads and rope."""
         rope = dict(getattr(config, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 10000.0})
         return DrafterSpec(
@@ -200,8 +203,10 @@ def check_spec(spec: DrafterSpec, source: str) -> None:
         )
     if type(spec.rms_norm_eps) is not float or not 0 <= spec.rms_norm_eps < 1:
         raise ArtifactError(f"{source}: rms_norm_eps is {shorten(spec.rms_norm_eps)}, wanted a number below 1")
-    if len(spec.tap_layers) != 3 or not all(type(layer) is int and 0 <= layer <= LARGEST for layer in spec.tap_layers):
-        raise ArtifactError(f"{source}: eagle_aux_hidden_state_layer_ids is {shorten(spec.tap_layers)}, wanted three")
+    taps, least, most = spec.tap_layers, spec.num_taps or 1, spec.num_taps or MOST_TAPS
+    if not least <= len(taps) <= most or not all(type(layer) is int and 0 <= layer <= LARGEST for layer in taps):
+        number = "three" if least == most else f"{least} to {most}"
+        raise ArtifactError(f"{source}: eagle_aux_hidden_state_layer_ids is {shorten(taps)}, wanted {number}")
     rope = spec.rope_parameters
     theta = rope.get("rope_theta", 10000.0) if isinstance(rope, dict) else None
     if type(theta) not in (int, float) or not 0 < theta < 1e15:

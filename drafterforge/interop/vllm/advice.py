@@ -24,4 +24,4 @@ class PromptAdvice:
 
     def __call__(self, features: Tensor) -> Tensor:
         """Probabilities [B, N] from the features [B, 3H] at the last positions of B prompts."""
-        return self.net.probabilities(prompt_features(features[None])).float() @ self.shares
+        return self.net.probabilities(prompt_features(features[None], self.net.width)).float() @ self.shares

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,21 +21,10 @@ from drafterforge.drafters.eagle3.vocab import draft_token_ids
 FIRST_GAIN = 0.3  # of the final norm; after 24 steps on SmolLM2-135M accept 1.13, with 1 1.07, with 0.1 1.09
 
 
-def recorded_settings(job: TrainingJob) -> dict[str, Any]:
-    target = job.target
-    return {
-        "drafter": asdict(job.config),
-        "domain": job.domain,
-        **job.input_settings,
-        "parent": job.parent.manifest.digest if job.parent else None,
-        **({"origin": job.origin.manifest.as_parent()} if job.origin else {}),
-        **({"taps": list(target.backbone.taps)} if target.features_fingerprint != target.fingerprint else {}),
-    }
-
-
 def train(job: TrainingJob) -> TrainedDrafter:
-    drafter = start_drafter(job)
-    module = BlockModule(drafter, job.target.head_weight, job.trainer, job.config.num_anchors, job.seed)
+    drafter, config = start_drafter(job), job.config
+    alpha = config.dpace_alpha if config.position_weights == "dpace" else None
+    module = BlockModule(drafter, job.target.head_weight, job.trainer, config.num_anchors, job.seed, alpha)
     return trained(job, drafter, job.distil(module))
 
 
@@ -63,6 +49,7 @@ def start_drafter(job: TrainingJob) -> BlockDrafter:
         block_size=settings.block_size,
         mask_token_id=unused_token(emitted, embedding),
         markov_rank=settings.markov_rank,
+        confidence=settings.confidence,
     )
     drafter = BlockDrafter(spec, embedding)
     drafter.set_vocabulary(token_ids)
@@ -96,7 +83,7 @@ def warm_init(drafter: BlockDrafter, weights: TargetWeights, num_layers: int) ->
     spec, width = drafter.spec, drafter.spec.hidden_size
     scratch_init(drafter, std=0.01)
     drafter.fc.weight.mul_(0.1)
-    drafter.fc.weight[:, 2 * width :] += torch.eye(width)
+    drafter.fc.weight[:, -width:] += torch.eye(width)
     first = max(num_layers - spec.num_layers, 0)
     for number, layer in enumerate(drafter.layers):
         prefix = f"model.layers.{min(first + number, num_layers - 1)}."

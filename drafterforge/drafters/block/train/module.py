@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.block.model import BlockDrafter
+from drafterforge.drafters.block.train.acceptance import acceptance_of, confidence_loss, dpace_weights
 from drafterforge.drafters.block.train.anchors import draft_blocks, lay_out_anchors
 from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.train.lora import addition_of, base_of
@@ -20,17 +21,24 @@ from drafterforge.drafters.eagle3.train.ttt import Layout, PackedBatch
 
 
 class BlockModule(DistillModule):
-    """Soft labels at every position of the blocks below sampled anchors; a position's weight decays with its depth.
+    """Soft labels at every position of the blocks below sampled anchors; a position's weight decays with its depth,
+    or is D-PACE's.
 
     Validation is that of EAGLE-3 drafters: accept lengths of greedy chains on teacher-forced text, at all anchors.
     """
 
     def __init__(
-        self, drafter: BlockDrafter, target_head: Tensor, config: TrainerConfig, anchors: int, seed: int = 0
+        self,
+        drafter: BlockDrafter,
+        target_head: Tensor,
+        config: TrainerConfig,
+        anchors: int,
+        seed: int = 0,
+        dpace_alpha: float | None = None,
     ) -> None:
-        """anchors: most of an answer in a step.  seed: of their choice."""
+        """anchors: most of an answer in a step.  seed: of their choice.  dpace_alpha: None: weights decay."""
         super().__init__(drafter, target_head, config)
-        self.anchors, self.seed = anchors, seed
+        self.anchors, self.seed, self.dpace_alpha = anchors, seed, dpace_alpha
 
     @property
     def depth(self) -> int:
@@ -52,7 +60,18 @@ class BlockModule(DistillModule):
         argmax = batch.argmax[positions]
         teacher = Teacher(batch.states[positions], self.head, argmax, drafter.t2d[argmax])
         decay, ids, parts = config.step_decay, drafter.token_ids, [additions] if additions else []
-        return ttt_loss(outputs, head, teacher, layout.slots, decay, ids, config.loss_chunk, self.objective, parts)
+        weights, extra = None, 0.0
+        trains_confidence = drafter.spec.confidence and drafter.confidence_head.proj.weight.requires_grad
+        if self.training and (self.dpace_alpha is not None or trains_confidence):
+            acceptance = acceptance_of(outputs, head, parts, teacher, layout.slots, config.loss_chunk)
+            if trains_confidence:  # from detached outputs: the drafts are those of a drafter without the head
+                logits = drafter.confidence_head.proj(outputs.detach())[..., 0]
+                extra = confidence_loss(logits, acceptance, config.step_decay)
+            if self.dpace_alpha is not None:
+                decay, weights = 1.0, dpace_weights(acceptance, self.dpace_alpha)
+        settings = decay, ids, config.loss_chunk, self.objective, parts, weights
+        loss, counts = ttt_loss(outputs, head, teacher, layout.slots, *settings)
+        return loss + extra, counts
 
     def _pairs(self, batch: PackedBatch, layout: Layout) -> Tensor:
         """What the Markov head reads at every drafted position, of the answer's own tokens, [I, M, r]."""

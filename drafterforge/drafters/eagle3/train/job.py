@@ -45,10 +45,11 @@ def recorded_config(drafter: Eagle3DrafterConfig) -> dict[str, Any]:
     }
 
 
-def recorded_settings(job: TrainingJob) -> dict[str, Any]:
+def recorded_settings(job: TrainingJob, config: dict[str, Any]) -> dict[str, Any]:
+    """See `DrafterKind`, of a kind that reads the target's features.  config: of the drafter, as it is recorded."""
     target = job.target
     return {
-        "drafter": recorded_config(job.config),
+        "drafter": config,
         "domain": job.domain,
         **job.input_settings,
         "parent": job.parent.manifest.digest if job.parent else None,

@@ -84,7 +84,20 @@ class _ChunkedLoss(torch.autograd.Function):
             return _ChunkedLoss._forward(ctx, hidden, *rest)
 
     @staticmethod
-    def _forward(ctx, hidden, weight, teacher, slots, step_decay, token_ids, chunk, objective, num_experts, *additions):
+    def _forward(
+        ctx,
+        hidden,
+        weight,
+        teacher,
+        slots,
+        step_decay,
+        token_ids,
+        chunk,
+        objective,
+        slot_weights,
+        num_experts,
+        *additions,
+    ):
         rows, num_slots, _ = hidden.shape
         steps = rows // num_experts
         slots = slots.repeat(num_experts, 1)
@@ -126,6 +139,8 @@ class _ChunkedLoss(torch.autograd.Function):
                 logits = logits.float()
                 target = p if at.numel() == p.shape[0] else p[at - first]
                 included = in_loss[step, at].float()
+                if slot_weights is not None:
+                    included = included * slot_weights[step, predicting]
                 correct[step, predicting] = token_ids[logits.argmax(dim=-1)] == teacher.argmax[at]
                 by_row, d = objective(target, logits, any(ctx.needs_input_grad))
                 losses[step] += (by_row * included).sum()
@@ -162,7 +177,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return (
             None if grad_hidden is None else grad_hidden * grad,
             None if grad_weight is None else (grad_weight * grad).to(ctx.weight_dtype),
-            *[None] * 7,
+            *[None] * 8,
             *[addition * grad for addition in grad_additions],
         )
 
@@ -177,16 +192,19 @@ def ttt_loss(
     chunk: int,
     objective: Objective = CROSS_ENTROPY,
     additions: Sequence[LowRank] = (),
+    slot_weights: Tensor | None = None,
 ) -> tuple[Tensor, StepCounts]:
     """Scalar loss sum_i step_decay^i * mean_i, and the counts; of several experts, the sum, and the counts of each.
 
     hidden: normed layer outputs, [I, M, H]; of K experts that read the same batch, [K * I, M, H].  weight: the draft
     head, [W, H].  slots: slot that predicts from teacher position p at step i, or -1, [I, P], on the host.  token_ids:
     target id of every draft id, [W].  additions: of each expert, to the head; empty: of one drafter without any.
+    slot_weights: of each prediction, [K * I, M]; None: all 1.
     """
     count = max(1, len(additions))
     parts = [part for addition in additions for part in (addition.down, addition.up)]
-    results = _ChunkedLoss.apply(hidden, weight, teacher, slots, step_decay, token_ids, chunk, objective, count, *parts)
+    settings = step_decay, token_ids, chunk, objective, slot_weights, count
+    results = _ChunkedLoss.apply(hidden, weight, teacher, slots, *settings, *parts)
     loss, losses, weighted, valid, correct, by_slot = results
     joint = correct.unflatten(0, (count, -1)).long().cumprod(dim=1).flatten(0, 1).bool() & by_slot
     return loss, StepCounts(losses, weighted, valid, correct.sum(dim=1), joint.sum(dim=1))
@@ -205,7 +223,7 @@ def next_token_loss(
     hidden: normed states at the teacher positions, [P, H].  weight: the head, [W, H].  token_ids: as in `ttt_loss`.
     """
     slots = torch.arange(hidden.shape[0])[None]
-    results = _ChunkedLoss.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk, objective, 1)
+    results = _ChunkedLoss.apply(hidden[None], weight, teacher, slots, 1.0, token_ids, chunk, objective, None, 1)
     return results[0], results[4][0]
 
 
