@@ -23,8 +23,9 @@ from typing import Any
 from drafterforge.errors import DrafterforgeError
 from drafterforge.reporting.code_state import code_state
 from drafterforge.reporting.paper_age import is_current
-from drafterforge.reporting.paper_steps import REPLAY, STEPS, Step
-from drafterforge.reporting.reader import read_report
+from drafterforge.reporting.paper_evidence import BEST_STATIC
+from drafterforge.reporting.paper_steps import REPLAY, STEPS, TREE, Step, with_seeds
+from drafterforge.reporting.reader import curves_of, read_report, records, text
 
 from papers_tables import ROOT, shipped_drafters
 from results import PRIVATE
@@ -37,6 +38,8 @@ CURVES = (  # that are kept
     "profile",
     "profile_error",
     "priced_by",
+    "grid",
+    "seeds",
     "machine",
 )
 TARGET = "smollm2-135m"
@@ -61,8 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
             if state != CURRENT and not options.list:
                 drop_policies(step, options.runs)
                 for command in commands_of(step, options.questions, options.runs):
-                    print(f"$ {shlex.join(command)}", flush=True)
-                    if code := subprocess.run(command).returncode:
+                    words = with_tree(command, step, options.runs)
+                    print(f"$ {shlex.join(words)}", flush=True)
+                    if code := subprocess.run(words).returncode:
                         return code
                 for name in step.reports:
                     keep(options.runs, name, options.root)
@@ -105,10 +109,21 @@ def commands_of(step: Step, questions: Path | None, runs: Path) -> list[list[str
     return commands
 
 
+def with_tree(command: Sequence[str], step: Step, runs: Path) -> list[str]:
+    """The command with the best static tree of the step's policies, once they are trained."""
+    if not any(TREE in word for word in command):
+        return list(command)
+    report = read_report(runs / TARGET / "reports" / step.tree_of)
+    names = (text(row.get("name")) for row in records(curves_of(report).get("replayed")))
+    tree = next(name for name in names if name.startswith(BEST_STATIC)).rpartition(" ")[2]
+    return [word.replace(TREE, tree) for word in command]
+
+
 def drop_policies(step: Step, runs: Path) -> None:
     """Delete the policies of a step, which other code may have trained."""
     for name in step.reports:
-        shutil.rmtree(runs / TARGET / "policies" / name.removeprefix("policy-"), ignore_errors=True)
+        for policy in with_seeds(name.removeprefix("policy-")):
+            shutil.rmtree(runs / TARGET / "policies" / policy, ignore_errors=True)
 
 
 def keep(runs: Path, name: str, root: Path) -> None:
@@ -117,12 +132,12 @@ def keep(runs: Path, name: str, root: Path) -> None:
     report = router_report(router) if name == "router" else read_report(runs / TARGET / "reports" / name)
     slim: dict[str, Any] = {key: value for key, value in report.items() if key not in ("curves", "config")}
     slim["curves"] = {key: report["curves"][key] for key in CURVES if key in report.get("curves", {})}
-    text = json.dumps(slim, indent=1) + "\n"
-    if private := PRIVATE.search(text):
+    content = json.dumps(slim, indent=1) + "\n"
+    if private := PRIVATE.search(content):
         raise DrafterforgeError(f"report {name} names {private[0]!r}; remove addresses and paths of this machine first")
     path = root / "docs" / "reports" / "papers" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
+    path.write_text(content)
     print(f"wrote {path}")
 
 

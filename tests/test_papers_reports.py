@@ -26,8 +26,9 @@ def script(monkeypatch, tmp_path):
 
     def run(command):
         commands.append(command)
-        names = [word.partition("=")[2] for word in command if word.startswith("name=")]
-        folder = tmp_path / "runs" / module.TARGET / "reports" / names[0]
+        names = [word.partition("=")[2] for word in command if word.startswith("name=")] or ["planner"]
+        name = f"policy-{names[0]}" if "train-policy" in command else names[0]
+        folder = tmp_path / "runs" / module.TARGET / "reports" / name
         folder.mkdir(parents=True)
         content = full_report(rows=[replay_row("sql alone", "static", 2.0)]) | {"code": code_state()}
         (folder / "report.json").write_text(json.dumps(content))
@@ -63,6 +64,18 @@ def test_questions_have_to_be_named_and_unknown_steps_are_refused(script, capsys
     assert capsys.readouterr().err == "step benchmarks reads question files; type --questions FOLDER\n"
     assert script.main("nothing") == 2
     assert capsys.readouterr().err.startswith("there is no step 'nothing'; steps are domains, benchmarks")
+
+
+def test_the_best_static_tree_of_the_trained_policies_is_decoded_beside_them(script):
+    policies = script.root / "runs" / "smollm2-135m" / "policies"
+    for name in ("resps", "resps-seed2", "planner-kept"):
+        (policies / name).mkdir(parents=True)
+    assert script.main("resps", "--questions", "Q") == 0
+    assert [path.name for path in policies.iterdir()] == ["planner-kept"]  # the step trains its policies again
+    *training, measuring = script.commands
+    assert [command[3] for command in training] == ["train-policy"] * 3
+    (methods,) = [word for word in measuring if word.startswith("suite.methods=")]
+    assert "generalist/60/8/10,generalist/8/3/4,generalist/resps,generalist/resps-seed1," in methods
 
 
 def test_replays_come_before_steps_that_need_a_machine_at_rest(script, capsys):

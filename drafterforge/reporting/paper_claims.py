@@ -51,6 +51,7 @@ def judge(claim: Claim, values: Mapping[str, float], references: Mapping[str, fl
 HEDGE, EAGLE, RESPS, LTD = "HedgeSpec (paper)", "EAGLE-3 (generalist)", "Re-SpS: standard PPO", "LTD"
 OFA, BEST_ALONE = "one for all (generalist)", "best drafter alone"
 DEFAULT, BEST, META = "EAGLE-3 (default tree)", "EAGLE-3 (best static tree)", "MetaSD-UCB"
+RESPS_BEST, LTD_BEST = "best static tree of Re-SpS", "best static tree of LTD"
 CLAIMS = (
     Claim(
         "hedgespec",
@@ -126,11 +127,11 @@ CLAIMS = (
         "priced",
         "priced",
         RESPS,
-        BEST,
+        RESPS_BEST,
     ),
     Claim("ltd", "LTD is faster than the default tree", "ltd", "speedup", LTD, DEFAULT),
     Claim("ltd", "LTD is faster than the best static tree", "ltd", "speedup", LTD, BEST),
-    Claim("ltd", "On a GPU's seconds, LTD is faster than the best static tree", "priced", "priced", LTD, BEST),
+    Claim("ltd", "On a GPU's seconds, LTD is faster than the best static tree", "priced", "priced", LTD, LTD_BEST),
     Claim(
         "ltd",
         "Policies trained in turn are faster than policies trained separately",

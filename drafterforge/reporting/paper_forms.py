@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.paper_evidence import BEST_STATIC, EXPERT, FORESIGHT, NONE, STATIC
-from drafterforge.reporting.paper_steps import commands_of
+from drafterforge.reporting.paper_steps import EAGLE_TREES, Reduction, commands_of, reductions_of
 
 FIGURES = {  # key -> heading, form, unit
     "mat": ("MAT", ".2f", ""),
@@ -15,6 +15,7 @@ FIGURES = {  # key -> heading, form, unit
     "speedup": ("speed-up", ".2f", "x"),
     "accept_rate": ("block efficiency", ".3f", ""),
     "over_static": ("over the default tree", ".3f", "x"),
+    "over_best": ("tokens/s over the best static tree", ".3f", "x"),
     "actions": ("trees used", ".0f", ""),
     "regret_cycles": ("regret in cycles a request", ".2f", ""),
     "verify_ms": ("ms a cycle, target", ".2f", ""),
@@ -30,6 +31,7 @@ FIGURES = {  # key -> heading, form, unit
     "priced": ("replayed tokens/s over no drafting", ".2f", "x"),
 }
 GENERALIST_ALONE, BEST_ALONE = "the generalist", "the best drafter"  # roles of a drafter that drafts alone
+TEMPERATURES, SOURCES = (0.0, 0.5, 1.0), ("replayed", "live")
 NOT_IN_POOL = "not in the pool"  # a drafter of a paper that this pool has none like
 
 
@@ -63,13 +65,22 @@ class Form:
         """The commands that measure it."""
         return commands_of(self.steps)
 
+    @property
+    def reductions(self) -> tuple[Reduction, ...]:
+        """What is smaller in these commands than in the paper."""
+        return reductions_of(self.steps)
+
 
 def _own_columns(*names: str) -> dict[str, tuple[str, ...]]:
     return {name: (name,) for name in names}
 
 
 ALONE = Line("EAGLE-3 (generalist)", drafter=GENERALIST_ALONE)
-DEFAULT = Line("EAGLE-3 (default tree)", drafter=GENERALIST_ALONE)
+DEVICE_TREE = Line("EAGLE-3 (our tree for this device)", drafter=GENERALIST_ALONE)
+EAGLE_TREE = {
+    paper: Line("EAGLE-3 (default tree)", drafter=GENERALIST_ALONE, schedule=tree)
+    for paper, tree in EAGLE_TREES.items()
+}
 BEST_TREE = Line("EAGLE-3 (best static tree)", drafter=GENERALIST_ALONE, schedule=BEST_STATIC)
 RETRIEVAL = Line("retrieval (as PLD)", drafter="retrieval")
 HINDSIGHT = Line("best in hindsight", "oracle", figures=("mat",))
@@ -105,6 +116,23 @@ def _policy(name: str, schedule: str, **more: tuple[str, ...]) -> Line:
 
 
 RESPS = _policy("Re-SpS: standard PPO", "resps")
+RESPS_MAXENT = _policy("Re-SpS: max-entropy PPO", "resps-maxent")
+LTD = _policy("LTD", "ltd")
+LTD_PARTS = (
+    _policy("size policy alone", "ltd-size"),
+    _policy("depth policy alone", "ltd-depth"),
+    _policy("both, each trained alone", "ltd-independent"),
+)
+RESPS_ABLATION = (
+    _policy("standard PPO, text", "resps-text"),
+    _policy("standard PPO, features", "resps"),
+    _policy("max-entropy PPO, text", "resps-maxent-text"),
+    _policy("max-entropy PPO, features", "resps-maxent"),
+)
+TREES = (
+    "EAGLE's default tree is {} in our count of levels; the best static tree is that of the policies' grid on their "
+    "training answers. Figures of policies are means over three training seeds, with the standard deviation."
+)
 FORMS = (
     Form(
         "hedgespec",
@@ -225,31 +253,20 @@ FORMS = (
     Form(
         "resps",
         "Re-SpS: trees chosen by a policy, by benchmark",
-        "Speed-up over autoregressive decoding; one drafter, the generalist.",
+        f"Speed-up over autoregressive decoding; one drafter, the generalist. {TREES.format(EAGLE_TREES['resps'])}",
         RESPS_COLUMNS,
         ("speedup", "mat"),
-        (
-            DEFAULT,
-            BEST_TREE,
-            RESPS,
-            _policy("Re-SpS: max-entropy PPO", "resps-maxent"),
-            _policy("planner (ours)", "planner"),
-        ),
+        (EAGLE_TREE["resps"], BEST_TREE, RESPS, RESPS_MAXENT, DEVICE_TREE, _policy("planner (ours)", "planner")),
         ("resps",),
         live=True,
     ),
     Form(
         "resps_ablation",
         "Re-SpS: ablation of policy and state",
-        "Tokens/s over those of the default tree, mean of five benchmarks, and the number of different trees.",
+        "Tokens/s over those of EAGLE's default tree, mean of five benchmarks, and the number of different trees.",
         {},
         ("over_static", "actions"),
-        (
-            _policy("standard PPO, text", "resps-text"),
-            _policy("standard PPO, features", "resps"),
-            _policy("max-entropy PPO, text", "resps-maxent-text"),
-            _policy("max-entropy PPO, features", "resps-maxent"),
-        ),
+        RESPS_ABLATION,
         ("resps", "resps-ablation"),
         live=True,
     ),
@@ -259,7 +276,7 @@ FORMS = (
         "Share of drafted levels that were accepted, and MAT. The paper's acceptance length counts otherwise than MAT.",
         RESPS_COLUMNS,
         ("accept_rate", "mat"),
-        (DEFAULT, RESPS),
+        (EAGLE_TREE["resps"], RESPS),
         ("resps",),
         live=True,
     ),
@@ -286,22 +303,22 @@ FORMS = (
     Form(
         "ltd",
         "LTD: depth and size chosen by policies, by benchmark",
-        "Speed-up over autoregressive decoding; one drafter, the generalist. "
-        "The paper's static trees come from a grid search.",
+        "Speed-up over autoregressive decoding; one drafter, the generalist. The paper's static trees come from a grid "
+        f"search. {TREES.format(EAGLE_TREES['ltd'])}",
         LTD_COLUMNS,
         ("speedup", "mat"),
-        (DEFAULT, BEST_TREE, _policy("LTD", "ltd")),
+        (EAGLE_TREE["ltd"], BEST_TREE, LTD, DEVICE_TREE),
         ("ltd",),
         live=True,
     ),
     Form(
         "ltd_sampled",
         "LTD: at temperature 1",
-        "As the table above, sampled.",
+        "As the table above, sampled, with the same policies.",
         LTD_COLUMNS,
         ("speedup", "mat"),
-        (DEFAULT, BEST_TREE, _policy("LTD", "ltd")),
-        (),
+        (EAGLE_TREE["ltd"], BEST_TREE, LTD),
+        ("ltd-sampled",),
         live=True,
         temperature=1.0,
     ),
@@ -311,13 +328,7 @@ FORMS = (
         "One of the two policies, both trained separately, both trained in turn.",
         LTD_COLUMNS,
         ("speedup", "mat"),
-        (
-            DEFAULT,
-            _policy("size policy alone", "ltd-size"),
-            _policy("depth policy alone", "ltd-depth"),
-            _policy("both, each trained alone", "ltd-independent"),
-            _policy("LTD", "ltd"),
-        ),
+        (EAGLE_TREE["ltd"], *LTD_PARTS, LTD),
         ("ltd", "ltd-ablation"),
         live=True,
     ),
@@ -341,7 +352,7 @@ FORMS = (
         "",
         LTD_COLUMNS,
         ("schedule_of_total",),
-        (_policy("LTD", "ltd"),),
+        (LTD,),
         ("ltd",),
         live=True,
     ),
@@ -351,8 +362,30 @@ FORMS = (
         "",
         _own_columns("MMLU"),
         ("faster_tasks",),
-        (_policy("LTD", "ltd"),),
+        (LTD,),
         (),
+        live=True,
+    ),
+    Form(
+        "sampled",
+        "Selectors at three temperatures",
+        "MAT on the prompts of all domains, replayed. A sampled answer confirms drafts as a greedy one does: the token "
+        "that plain decoding samples at that seed is accepted. Options of selectors are the same at all temperatures.",
+        {f"T = {temperature:g}": (f"{temperature:g}",) for temperature in TEMPERATURES},
+        ("mat",),
+        (ALONE, UCBSPEC, EXP3SPEC, Line("MetaSD-UCB", "metasd_ucb"), *HEDGESPEC, HINDSIGHT),
+        ("domains", "sampled"),
+    ),
+    Form(
+        "over_best",
+        "Re-SpS and LTD: over the best static tree (our question)",
+        "Tokens/s over the best static tree of the policy's own grid, on held-out prompts of the pool's domains, on "
+        "this machine: replayed, with the standard deviation over three training seeds, and live, with a 95 % interval "
+        "over seeds and prompts. Below 1, one tree is faster than the policy.",
+        _own_columns(*(f"T = {temperature:g}, {source}" for temperature in TEMPERATURES for source in SOURCES)),
+        ("over_best",),
+        (RESPS, RESPS_MAXENT, LTD, *LTD_PARTS),
+        ("resps", "ltd", "ltd-ablation", "resps-sampled", "ltd-sampled"),
         live=True,
     ),
     Form(
@@ -360,17 +393,21 @@ FORMS = (
         "Re-SpS and LTD: trees priced by other devices",
         "Recorded answers of this target, replayed in the seconds of the device in the heading: trees are judged where "
         "the papers measured them, not on this machine. Policies are trained on the same seconds, "
-        "and the time of their networks is left out.",
+        "and the time of their networks is left out. Figures of policies are means over three training seeds, with the "
+        "standard deviation. Marginal, ours, has LTD's trees.",
         {},  # filled with the devices
         ("priced",),
         (
-            DEFAULT,
-            BEST_TREE,
+            EAGLE_TREE["resps"],
+            _policy("best static tree of Re-SpS", f"{BEST_STATIC} of resps-paper"),
             RESPS,
-            _policy("Re-SpS: max-entropy PPO", "resps-maxent"),
-            _policy("LTD", "ltd"),
+            RESPS_MAXENT,
+            _policy("perfect foresight with Re-SpS's trees", f"{FORESIGHT} of resps-paper"),
+            replace(EAGLE_TREE["ltd"], name="EAGLE-3 (LTD's default tree)"),
+            _policy("best static tree of LTD", f"{BEST_STATIC} of ltd-paper"),
+            LTD,
             _policy("marginal (ours)", "marginal"),
-            _policy("perfect foresight", FORESIGHT),
+            _policy("perfect foresight with LTD's trees", f"{FORESIGHT} of ltd-paper"),
         ),
         ("other-devices",),
     ),

@@ -8,6 +8,19 @@ HEDGE, BANDITS = ("hedgespec-paper", "normalhedge", "hedgespec"), ("ucbspec", "e
 METASD = ("metasd_ucb", "metasd_exp3", "metasd_halving", "ucb1", "ucb1_sliding", "ucb1_discounted")
 REPLAY, CLOCK = "replay", "clock"
 TRAIN = "drafterforge train-policy"
+TREE = "TREE"  # in a command: the best static tree of the step's report on a policy
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A size that is smaller than in the paper, so that two cores finish in hours."""
+
+    key: str
+    value: int
+    paper: str  # the paper's size
+
+    def __str__(self) -> str:
+        return f"`{self.key}={self.value}` (the paper: {self.paper})"
 
 
 @dataclass(frozen=True)
@@ -19,6 +32,8 @@ class Step:
     minutes: int  # on two cores
     commands: tuple[str, ...]
     reports: tuple[str, ...]  # names in the folder `reports`, or of a router in `policies`
+    reductions: tuple[Reduction, ...] = ()
+    tree_of: str = ""  # report whose best static tree stands for `TREE` in the commands
 
 
 def _listed(*names: str) -> str:
@@ -30,24 +45,68 @@ def _replayed(suite: str, name: str, more: str, *selectors: str) -> str:
     return f'drafterforge eval suite={suite} name={name} {more} {off} "suite.selectors={_listed(*selectors)}"'
 
 
-def _timed(name: str, *methods: str) -> str:
-    more = "suite.questions=FOLDER limit=4 suite.replay=false"
-    return f'drafterforge eval suite=papers name={name} {more} "suite.methods={_listed(*methods)}"'
+def _timed(name: str, *methods: str, more: str = "") -> str:
+    keys = f"suite.questions=FOLDER limit=4 suite.replay=false{more and f' {more}'}"
+    return f'drafterforge eval suite=papers name={name} {keys} "suite.methods={_listed(*methods)}"'
 
 
-def _policies(name: str, *policies: str) -> str:
-    return _timed(name, "generalist", *(f"generalist/{policy}" for policy in policies))
+# --- Re-SpS and LTD by their papers' settings ------------------------------------------------------
 
-
-def _priced(policy: str, device: str, *more: str) -> str:
-    keys = [f"latency={device}", "grid=gpu", "traces.name=gpu", "traces.num_train=64", "traces.num_test=32"]
-    keys += ["traces.score_top_k=10", "live.num_prompts=0", f"name={policy}-{device}", *more]
-    keys += ["runtime.num_tokens=60", "runtime.depth=8", "runtime.top_k=10"]  # EAGLE's default tree
-    return f"{TRAIN} policy={policy} {' '.join(keys)}"
-
-
+SAMPLED = (0.5, 1.0)  # temperatures
+SEEDS = (1, 2)  # of further trainings
+EXPERIMENTS = {"resps": "resps_paper", "ltd": "ltd_paper"}
+EAGLE_TREES = {"resps": "60/8/10", "ltd": "60/9/10"}  # of the papers' EAGLE-3, in our count of levels
+REDUCTIONS = {
+    "resps": (Reduction("traces.num_train", 200, "4,000 questions"),),
+    "ltd": (
+        Reduction("policy.size_decisions", 20_000, "100,000"),
+        Reduction("policy.depth_decisions", 200_000, "1,000,000"),
+        Reduction("traces.max_new_tokens", 128, "256 tokens an answer"),
+    ),
+}
+BENCHMARKS = {
+    "resps": ("mt_bench", "humaneval", "gsm8k", "alpaca", "cnn_dm"),
+    "ltd": ("mt_bench", "gsm8k", "alpaca", "qa"),
+}
 DEVICES = ("a100-8b", "h100-8b")
-PRICED = {"marginal": "policy.max_depth=10", "resps": "", "resps-maxent": "", "ltd": "policy.max_depth=10"}
+
+
+def _train(paper: str, name: str, *more: str, policy: str = "") -> str:
+    """Train a policy by its paper's settings, with all seeds; `marginal`, which has no network, on the same traces."""
+    nodes, depth, top_k = EAGLE_TREES[paper].split("/")
+    ours = policy == "marginal"
+    sizes = [size for size in REDUCTIONS[paper] if not ours or size.key.startswith("traces.")]
+    words = [TRAIN, *([f"policy={policy}"] if policy else []), f"experiment={EXPERIMENTS[paper]}"]
+    words += [*(f"{size.key}={size.value}" for size in sizes), "traces.num_test=40"]
+    words += [f"runtime.num_tokens={nodes}", f"runtime.depth={depth}", f"runtime.top_k={top_k}"]
+    words += [] if ours else [f'"seeds={_listed(*map(str, SEEDS))}"']
+    return " ".join([*words, *more, f"name={name}"])
+
+
+def _priced(paper: str, name: str, device: str, policy: str = "") -> str:
+    return _train(paper, f"{name}-{device}", f"latency={device}", "live.num_prompts=0", policy=policy)
+
+
+def _sampled(paper: str, name: str, temperature: float, policy: str = "") -> str:
+    """Train on sampled answers, which are recorded for each temperature."""
+    traces = f"traces.name={paper}-t{temperature:g}"
+    return _train(paper, f"{name}-t{temperature:g}", f"traces.temperature={temperature:g}", traces, policy=policy)
+
+
+def with_seeds(name: str) -> list[str]:
+    """A policy's name in every seed."""
+    return [name, *(f"{name}-seed{seed}" for seed in SEEDS)]
+
+
+def _decoded(paper: str, name: str, policies: tuple[str, ...], *further: str, temperature: float = 0.0) -> str:
+    """Time policies of all seeds beside EAGLE's tree, the best static tree and the tree of this device."""
+    trees = ("generalist", f"generalist/{EAGLE_TREES[paper]}", f"generalist/{TREE}")
+    methods = [f"generalist/{seeded}" for policy in policies for seeded in with_seeds(policy)]
+    more = f'suite.max_new_tokens=128 "suite.benchmarks={_listed(*BENCHMARKS[paper])}"'
+    more += f" suite.temperature={temperature:g}" if temperature else ""
+    return _timed(name, *trees, *methods, *further, more=more)
+
+
 STEPS = (
     Step(
         "domains",
@@ -83,11 +142,40 @@ STEPS = (
         ("router", "papers-ood"),
     ),
     Step(
+        "sampled",
+        REPLAY,
+        60,
+        tuple(
+            _replayed(
+                "domains",
+                f"papers-sampled-{temperature:g}",
+                f"suite.num_prompts=160 suite.temperature={temperature:g}",
+                *HEDGE,
+                *BANDITS,
+                "metasd_ucb",
+            )
+            for temperature in SAMPLED
+        ),
+        tuple(f"papers-sampled-{temperature:g}" for temperature in SAMPLED),
+    ),
+    Step(
         "other-devices",
         REPLAY,
-        90,
-        tuple(_priced(policy, device, more).rstrip() for device in DEVICES for policy, more in PRICED.items()),
-        tuple(f"policy-{policy}-{device}" for device in DEVICES for policy in PRICED),
+        360,
+        tuple(
+            command
+            for device in DEVICES
+            for command in (
+                _priced("resps", "resps", device),
+                _priced("resps", "resps-maxent", device, policy="resps-maxent"),
+                _priced("ltd", "ltd", device),
+                _priced("ltd", "marginal", device, policy="marginal"),
+            )
+        ),
+        tuple(
+            f"policy-{policy}-{device}" for device in DEVICES for policy in ("resps", "resps-maxent", "ltd", "marginal")
+        ),
+        (*REDUCTIONS["resps"], *REDUCTIONS["ltd"]),
     ),
     Step(
         "domains-timed",
@@ -109,53 +197,91 @@ STEPS = (
     Step(
         "resps",
         CLOCK,
-        60,
+        240,
         (
-            f"{TRAIN} policy=resps",
-            f"{TRAIN} policy=resps-maxent name=resps-maxent",
+            _train("resps", "resps"),
+            _train("resps", "resps-maxent", policy="resps-maxent"),
             f"{TRAIN} policy=planner",
-            _policies("papers-resps", "resps", "resps-maxent", "planner"),
+            _decoded("resps", "papers-resps", ("resps", "resps-maxent"), "generalist/planner"),
         ),
         ("papers-resps", "policy-resps", "policy-resps-maxent", "policy-planner"),
+        REDUCTIONS["resps"],
+        tree_of="policy-resps",
     ),
     Step(
         "resps-ablation",
         CLOCK,
-        60,
+        180,
         (
-            f"{TRAIN} policy=resps-text name=resps-text",
-            f'{TRAIN} policy=resps-maxent "policy.parts=[text]" name=resps-maxent-text',
-            _policies("papers-resps-ablation", "resps-text", "resps", "resps-maxent-text", "resps-maxent"),
+            _train("resps", "resps-text", policy="resps-text"),
+            _train("resps", "resps-maxent-text", '"policy.parts=[text]"', policy="resps-maxent"),
+            _decoded("resps", "papers-resps-ablation", ("resps-text", "resps-maxent-text")),
         ),
         ("papers-resps-ablation", "policy-resps-text", "policy-resps-maxent-text"),
+        REDUCTIONS["resps"],
+        tree_of="policy-resps-text",
     ),
     Step(
         "ltd",
         CLOCK,
-        60,
-        (f"{TRAIN} policy=ltd", _policies("papers-ltd", "ltd")),
+        180,
+        (_train("ltd", "ltd"), _decoded("ltd", "papers-ltd", ("ltd",))),
         ("papers-ltd", "policy-ltd"),
+        REDUCTIONS["ltd"],
+        tree_of="policy-ltd",
     ),
     Step(
         "ltd-ablation",
         CLOCK,
-        90,
+        240,
         (
-            *(f"{TRAIN} policy=ltd policy.decides={part} name=ltd-{part}" for part in ("size", "depth", "independent")),
-            _policies("papers-ltd-ablation", "ltd-size", "ltd-depth", "ltd-independent", "ltd"),
+            _train("ltd", "ltd-size", "policy.decides=size", "policy.max_depth=9"),
+            _train("ltd", "ltd-depth", "policy.decides=depth"),
+            _train("ltd", "ltd-independent", "policy.decides=independent"),
+            _decoded("ltd", "papers-ltd-ablation", ("ltd-size", "ltd-depth", "ltd-independent")),
         ),
         ("papers-ltd-ablation", "policy-ltd-size", "policy-ltd-depth", "policy-ltd-independent"),
+        REDUCTIONS["ltd"],
+        tree_of="policy-ltd-size",
     ),
     Step(
         "ltd-rewards",
         CLOCK,
-        60,
+        180,
         (
-            f"{TRAIN} policy=ltd policy.decides=size policy.objective=accept_length name=ltd-size-length",
-            f"{TRAIN} policy=ltd policy.decides=size policy.objective=time name=ltd-size-time",
-            _policies("papers-ltd-rewards", "ltd-size-length", "ltd-size-time", "ltd-size"),
+            *(
+                _train("ltd", name, "policy.decides=size", "policy.max_depth=9", f"policy.objective={objective}")
+                for name, objective in (("ltd-size-length", "accept_length"), ("ltd-size-time", "time"))
+            ),
+            _decoded("ltd", "papers-ltd-rewards", ("ltd-size-length", "ltd-size-time")),
         ),
         ("papers-ltd-rewards", "policy-ltd-size-length", "policy-ltd-size-time"),
+        REDUCTIONS["ltd"],
+        tree_of="policy-ltd-size-length",
+    ),
+    Step(
+        "ltd-sampled",
+        CLOCK,
+        240,
+        (
+            *(_sampled("ltd", "ltd", temperature) for temperature in SAMPLED),
+            _decoded("ltd", "papers-ltd-sampled", ("ltd",), temperature=1.0),
+        ),
+        ("papers-ltd-sampled", *(f"policy-ltd-t{temperature:g}" for temperature in SAMPLED)),
+        REDUCTIONS["ltd"],
+        tree_of="policy-ltd",
+    ),
+    Step(
+        "resps-sampled",
+        CLOCK,
+        480,
+        tuple(
+            _sampled("resps", name, temperature, policy)
+            for temperature in SAMPLED
+            for name, policy in (("resps", ""), ("resps-maxent", "resps-maxent"))
+        ),
+        tuple(f"policy-{name}-t{temperature:g}" for temperature in SAMPLED for name in ("resps", "resps-maxent")),
+        REDUCTIONS["resps"],
     ),
 )
 BY_NAME = {step.name: step for step in STEPS}
@@ -164,3 +290,8 @@ BY_NAME = {step.name: step for step in STEPS}
 def commands_of(names: tuple[str, ...]) -> tuple[str, ...]:
     """The commands of several steps, each once."""
     return tuple(dict.fromkeys(command for name in names for command in BY_NAME[name].commands))
+
+
+def reductions_of(names: tuple[str, ...]) -> tuple[Reduction, ...]:
+    """What is smaller than in the papers in several steps, each once."""
+    return tuple(dict.fromkeys(reduction for name in names for reduction in BY_NAME[name].reductions))

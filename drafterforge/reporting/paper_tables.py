@@ -10,17 +10,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from statistics import stdev
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.markdown import markdown_table, plain
 from drafterforge.reporting.paper_claims import CLAIMS, Claim, judge
 from drafterforge.reporting.paper_evidence import (
     EXPERT,
     GENERALIST,
-    STATIC,
     Evidence,
     MeasuredRow,
     Point,
@@ -37,6 +38,7 @@ from drafterforge.reporting.paper_forms import (
     Form,
     Line,
 )
+from drafterforge.reporting.paper_steps import EAGLE_TREES
 from drafterforge.reporting.published import PublishedTable, published
 from drafterforge.reporting.report_table import ReportTable, format_number
 
@@ -49,6 +51,8 @@ VERDICTS = (
     "rows that are older than the code they describe, which may be all of a table."
 )
 NEVER = "does not apply"
+NOT_AVERAGED = ("scaling", "router", "resps_caching", "sampled", "over_best", "priced")  # columns differ in kind
+POINTS = ("scaling", "router", "metasd_signal", "priced", "over_best")  # forms that are not filled from rows
 NAME = re.compile(r"[^,:]+")  # of a paper, without its title
 RESPS_DOMAINS = tuple(domain for (domain,) in RESPS_COLUMNS.values())
 NOTHING = ReportTable("", [], [])
@@ -86,6 +90,17 @@ class Cell:
     value: float | None = None
     source: MeasuredRow | Point | None = None
     reason: str = ""  # why there is no value
+    deviation: float | None = None  # over training seeds
+    interval: tuple[float, float] | None = None  # of 95 %
+
+    @property
+    def printed(self) -> str:
+        """The value with its spread."""
+        _, *style = FIGURES[self.figure]
+        spread = "" if self.deviation is None else f" ±{format_number(self.deviation, style[0])}"
+        if self.interval is not None:
+            spread = f" [{', '.join(format_number(bound, style[0]) for bound in self.interval)}]"
+        return f"{format_number(self.value, *style)}{spread}"
 
 
 @dataclass(frozen=True)
@@ -129,6 +144,12 @@ class PaperTable:
         return f"{self.missing} of {self.cells} cells not measured{by_replay}{end}"
 
     @property
+    def reduced(self) -> str:
+        """What is smaller than in the paper; empty if nothing is."""
+        sizes = ", ".join(map(str, self.form.reductions))
+        return sizes and f"Smaller than in the paper, so that two cores finish in hours: {sizes}."
+
+    @property
     def legend(self) -> list[str]:
         """What the marks mean."""
         return [f"{mark(index)} {reason}" for index, reason in enumerate(self.reasons)]
@@ -151,7 +172,7 @@ def paper_table(form: Form, evidence: Evidence, reasons: Sequence[Reason] = ()) 
     form = completed(form, evidence)
     columns = {name: _measured_domain(domains, evidence) for name, domains in form.columns.items()}
     headings = [f"{name} ({domain})" if len(form.columns[name]) > 1 else name for name, domain in columns.items()]
-    averaged = len(columns) > 1 and form.key not in ("scaling", "router", "resps_caching", "priced")
+    averaged = len(columns) > 1 and form.key not in NOT_AVERAGED
     rows = [
         [_cell(evidence, form, line, figure, *column, reasons) for column in columns.items()]
         for line in form.lines
@@ -162,9 +183,7 @@ def paper_table(form: Form, evidence: Evidence, reasons: Sequence[Reason] = ()) 
     lines = []
     for row in rows:
         name, *style = FIGURES[row[0].figure]
-        printed = [
-            format_number(cell.value, *style) if cell.value is not None else marks.get(cell.reason, "") for cell in row
-        ]
+        printed = [cell.printed if cell.value is not None else marks.get(cell.reason, "") for cell in row]
         mean = [format_number(_mean([cell.value for cell in row]), *style)] if averaged else []
         lines.append([row[0].method, name, *printed, *mean])
     mean = [MEAN] if averaged else []
@@ -196,34 +215,50 @@ def _cell(
     evidence: Evidence, form: Form, line: Line, figure: str, column: str, domain: str, reasons: Sequence[Reason]
 ) -> Cell:
     cell = Cell(line.name, figure, column)
-    value, source = _figure(evidence, form, line, figure, domain)
-    if value is not None:
-        return replace(cell, value=value, source=source)
+    if form.key == "sampled":
+        form, domain = replace(form, temperature=float(domain)), ALL
+    if form.key in POINTS or figure == "actions":
+        point = _point(evidence, form, line, domain)
+        if point is not None:
+            return replace(cell, value=point.value, source=point, deviation=point.deviation, interval=point.interval)
+    elif figure == "over_static":
+        if (over := _over_default(evidence, form, line)) is not None:
+            ratios, source = over
+            return replace(cell, value=_mean(ratios), source=source, deviation=_deviation(ratios))
+    elif (row := best_row(evidence, form, line, figure, domain)) is not None:
+        by_seed = [figures[figure] for figures in row.by_seed if figure in figures]
+        return replace(cell, value=row.figures[figure], source=row, deviation=_deviation(by_seed))
     return replace(cell, reason=next((reason.why for reason in reasons if reason.explains(cell)), ""))
 
 
-def _figure(
-    evidence: Evidence, form: Form, line: Line, figure: str, domain: str
-) -> tuple[float | None, MeasuredRow | Point | None]:
-    """The figure, and the row or point that has it; None if no report does."""
-    points = {
-        "scaling": lambda: evidence.scaling.get((line.selector, int(domain))),
-        "router": lambda: evidence.router.get(domain),
-        "metasd_signal": lambda: evidence.signals.get((domain, line.selector)),
-        "priced": lambda: evidence.priced.get((domain, line.schedule)),
-    }
-    if form.key in points or figure == "actions":
-        point = points[form.key]() if form.key in points else evidence.actions.get(line.schedule)
-        return (None, None) if point is None else (point.value, point)
-    if figure == "over_static":
-        lines = (line, replace(line, schedule=STATIC))
-        pairs = [[best_row(evidence, form, part, "tokens_per_s", name) for part in lines] for name in RESPS_DOMAINS]
-        if form.columns.keys() == INTERVALS.keys() or any(None in pair for pair in pairs):
-            return None, None
-        rates = [[row.figures["tokens_per_s"] for row in pair] for pair in pairs]
-        return _mean([rate / default for rate, default in rates]), pairs[0][0]
-    row = best_row(evidence, form, line, figure, domain)
-    return (None, None) if row is None else (row.figures[figure], row)
+def _point(evidence: Evidence, form: Form, line: Line, column: str) -> Point | None:
+    """The point of a form that is not filled from rows, or the number of trees of a policy."""
+    return {
+        "scaling": lambda: evidence.scaling.get((line.selector, int(column))),
+        "router": lambda: evidence.router.get(column),
+        "metasd_signal": lambda: evidence.signals.get((column, line.selector)),
+        "priced": lambda: evidence.priced.get((column, line.schedule)),
+        "over_best": lambda: evidence.over_best.get((column, line.schedule)),
+    }.get(form.key, lambda: evidence.actions.get(line.schedule))()
+
+
+def _over_default(evidence: Evidence, form: Form, line: Line) -> tuple[list[float], MeasuredRow] | None:
+    """Tokens/s over those of the paper's default tree in the same report, mean of five benchmarks, by training seed."""
+    if form.columns.keys() == INTERVALS.keys():
+        return None
+    pairs = []
+    for domain in RESPS_DOMAINS:
+        row = best_row(evidence, form, line, "tokens_per_s", domain)
+        trees = [] if row is None else [each for each in evidence.rows if each.report == row.report]
+        reference = replace(line, schedule=EAGLE_TREES["resps"])
+        default = best_row(replace(evidence, rows=trees), form, reference, "tokens_per_s", domain)
+        if row is None or default is None:
+            return None
+        pairs.append((row, default.figures["tokens_per_s"]))
+    seeds = range(min(len(row.by_seed) for row, _ in pairs))
+    by_seed = [[row.by_seed[seed]["tokens_per_s"] / rate for row, rate in pairs] for seed in seeds]
+    by_seed = by_seed or [[row.figures["tokens_per_s"] / rate for row, rate in pairs]]
+    return [sum(ratios) / len(ratios) for ratios in by_seed], pairs[0][0]
 
 
 def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) -> MeasuredRow | None:
@@ -246,6 +281,11 @@ def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: st
 
 def _of(rows: Sequence[MeasuredRow], drafter: str) -> MeasuredRow | None:
     return next((row for row in rows if row.drafter == drafter), None)
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    """The sample standard deviation over training seeds; None for one seed."""
+    return stdev(values) if len(values) > 1 else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -312,7 +352,8 @@ def render_papers(evidence: Evidence, tables: Sequence[PaperTable]) -> str:
     parts += ["## What holds", VERDICTS, markdown_table(verdict_table(tables))]
     for table in tables:
         commands = "\n".join(table.form.commands)
-        parts += [f"## {table.form.title}", table.form.caption, "**Ours**", markdown_table(table.ours), table.note]
+        parts += [f"## {table.form.title}", table.form.caption, table.reduced]
+        parts += ["**Ours**", markdown_table(table.ours), table.note]
         parts += [f"```bash\n{commands}\n```"] if table.missing and commands else []
         parts += ["\n".join(f"- {plain(line)}" for line in table.legend)]
         for publication in published().of_form(table.form.key):
@@ -330,7 +371,7 @@ def print_papers(evidence: Evidence, tables: Sequence[PaperTable], console: Cons
     for table in tables:
         console.print()
         _print(table.ours, console, "bold")
-        console.print(escape(table.note))
+        console.print(escape(" ".join(filter(None, (table.reduced, table.note)))))
         for command in table.form.commands if table.missing else ():
             console.print(f"  {command}", soft_wrap=True, markup=False)
         for line in table.legend:
