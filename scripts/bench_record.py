@@ -18,7 +18,7 @@ def save_record(
     bench: str,
     device: torch.device,
     dtype: str,
-    figures: Mapping[str, float],
+    figures: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write `{bench, created, device, dtype, figures, rows}`, as `scripts/results.py` reads it."""

@@ -156,6 +156,30 @@ def selectors(report: Report) -> Iterator[str]:
     yield table(["method", "MAT", "regret"], cells)
 
 
+def premise(report: Report) -> Iterator[str]:
+    """MAT of generalists, experts and HedgeSpec, by domain of the question."""
+    rows = report["rows"]
+    methods = [key for key in rows[0] if key not in ("domain", "questions")]
+    yield f"MAT by domain, on {rows[0]['questions']} held-out questions each; experts in their own domain:"
+    cells = [[row["domain"], *(f"{row[key]:.2f}" if row[key] else "" for key in methods)] for row in rows]
+    yield table(["domain", *methods], cells)
+
+
+def learned(report: Report) -> Iterator[str]:
+    """Methods that learn, by part of a replayed log, against the one that does not."""
+    yield "Over the same server without learning, which is `auto`: tokens/s; MAT:"
+    rows: dict[str, dict[str, Report]] = {}
+    for row in report["rows"]:
+        rows.setdefault(row["domain"], {})[row["method"]] = row
+    methods = [name for name in next(iter(rows.values())) if name.startswith("auto,")]
+    cells = []
+    for part, by_method in rows.items():
+        base = by_method["auto"]
+        pairs = [(by_method[name]["tokens_per_s"] / base["tokens_per_s"], by_method[name]["mat"]) for name in methods]
+        cells.append([part, f"{base['mat']:.2f}", *(f"{ratio:.2f}x; {mat:.2f}" for ratio, mat in pairs)])
+    yield table(["part of the log", "MAT without", *methods], cells)
+
+
 def auto_domains(report: Report) -> Iterator[str]:
     """The table of `auto` against fixed methods, by domain of the prompt."""
     yield "`auto`, by domain of the prompt; in brackets the interval of 95 %:"
@@ -192,6 +216,8 @@ TABLES = {
     "scaled": scaled,
     "domains": domains,
     "selectors": selectors,
+    "premise": premise,
+    "learned": learned,
     "auto_domains": auto_domains,
     "auto_cells": auto_cells,
 }

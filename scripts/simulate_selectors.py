@@ -18,7 +18,6 @@ Axes: S seeds, N drafters, K levels, T cycles.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +27,8 @@ from drafterforge.selectors.estimators import geometric_length
 
 import numpy as np
 import simulated_worlds as worlds
+import torch
+from bench_record import save_record
 from rich.console import Console
 from rich.table import Table
 from simulated_selectors import (
@@ -278,14 +279,12 @@ def run_worlds(seeds: int, plots: Path | None) -> tuple[dict[str, Any], list[str
     print_worlds(outcomes, signals)
     if plots:
         plot_worlds(plots, outcomes)
-    figures = {
-        world: {
-            name: {"mat": outcome.mat.mean(), "first": outcome.first, "last": outcome.last}
-            for name, outcome in by_name.items()
-        }
+    rows = [
+        {"world": world, "method": name, "mat": outcome.mat.mean(), "first": outcome.first, "last": outcome.last}
         for world, by_name in outcomes.items()
-    }
-    return {"worlds": figures, "signal_strength": signals, "world_seeds": seeds}, worlds.failures(outcomes)
+        for name, outcome in by_name.items()
+    ]
+    return {"rows": rows, "signal_strength": signals, "world_seeds": seeds}, worlds.failures(outcomes)
 
 
 def plot(folder: Path, curves: dict[int, dict[str, np.ndarray]]) -> None:
@@ -373,7 +372,8 @@ def finish(report: dict[str, Any], outside: Sequence[str], path: Path | None) ->
     for line in outside:
         console.print(f"outside: {line}")
     if path:
-        path.write_text(json.dumps(report, indent=2) + "\n")
+        rows = report.pop("rows")
+        save_record(path, "selectors", torch.device("cpu"), "float64", report, rows)
     return int(bool(outside))
 
 

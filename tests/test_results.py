@@ -134,3 +134,26 @@ def test_the_picture_is_whole_and_has_colours_for_light_and_dark_pages():
     text = (ROOT / "docs" / "figures" / "speed.svg").read_text()
     assert ElementTree.fromstring(text).tag.endswith("svg") and "prefers-color-scheme: dark" in text
     assert not re.search(r"(?:href|src)=|url\(", text)
+
+
+def test_learning_is_shown_against_the_server_without_it(results):
+    module = importlib.import_module("results")
+    rows = [
+        {"domain": part, "method": method, "tokens_per_s": speed, "mat": speed / 10}
+        for part, speeds in (("all requests", (20, 20, 24, 30)), ("last 100 requests", (20, 25, 25, 50)))
+        for method, speed in zip(("autoregressive", "auto", "auto, experts", "auto, memory"), speeds, strict=True)
+    ]
+    shown = "\n".join(module.learned({"rows": rows}))
+    assert "| all requests | 2.00 | 1.20x; 2.40 | 1.50x; 3.00 |" in shown
+    assert "| last 100 requests | 2.50 | 1.00x; 2.50 | 2.00x; 5.00 |" in shown
+
+
+def test_experts_are_shown_by_domain(results):
+    module = importlib.import_module("results")
+    rows = [
+        {"domain": "chat", "questions": 80, "public": 2.0, "experts_full": None},
+        {"domain": "sql", "questions": 80, "public": 2.0, "experts_full": 2.5},
+    ]
+    shown = "\n".join(module.premise({"rows": rows}))
+    assert "on 80 held-out questions each" in shown
+    assert "| chat | 2.00 |  |" in shown and "| sql | 2.00 | 2.50 |" in shown

@@ -23,6 +23,7 @@ COMMANDS = (
     Command("prepare-data", ("prepare-data", "domain=math", "experiment=smoke"), ("answers/math",)),
     Command("eagle3", (*TRAIN, "name=again", "trainer.max_steps=6"), ("drafters/again",)),
     Command("lora", (*TRAIN, *LORA, "name=expert"), ("drafters/expert",)),
+    Command("block", (*TRAIN, "drafter=block", "name=blocks"), ("drafters/blocks",)),
     Command("causal_lm", (*TRAIN, "drafter=causal_lm", "name=small"), ("drafters/small",)),
     Command("retrieval", (*TRAIN, "drafter=retrieval", "name=store"), ("drafters/store",)),
     _policy("planner"),

@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""Measures whether experts pay: against the generalist that they start from, and against one with the same data.
+
+    python scripts/study_premise.py PROMPTS QUESTIONS [--general chat] [--unseen clinical] [--json FILE] [KEY=VALUE ...]
+
+PROMPTS has a JSONL file of training prompts for each domain, QUESTIONS one of held-out prompts under the same name.
+Commands are printed and run, without those whose artifact is there (--list: only printed).  KEY=VALUE are settings of
+all commands, such as runs_dir=.  They make:
+
+    public                 a generalist of the general domain only, as a public head is
+    NAME-full, NAME-lora   an expert of each further domain, which starts from `public`
+    control                `public`, trained further on all experts' answers, for as many steps as they took together
+    experts of `--unseen`, from as few prompts as a user may have; nothing else learns from it
+    replays                mean accepted tokens (MAT) of all of them on the questions, and of HedgeSpec over the experts
+
+Figures are ratios of MAT over all questions of a group, with intervals of 95 % over questions:
+    experts_full, experts_lora   each expert in its domain, over `public`
+    hedge_full, hedge_lora       HedgeSpec over `public` and the experts, over `public`
+    hedge_full_control, hedge_lora_control   the same over `control`
+    control                      over `public`
+    unseen_full, unseen_lora     the expert of the unseen domain there, over `public`
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.manifest import MANIFEST
+from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.config.compose import load_config
+from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.evaluation.measurements import FILE, load_measurements
+from drafterforge.evaluation.statistics import bootstrap_ratio, totals_ratio
+from drafterforge.targets.device import choose_device, choose_dtype
+
+from bench_record import save_record
+from rich.console import Console
+from rich.table import Table
+
+PUBLIC, CONTROL, HEDGE = "public", "control", "hedgespec"
+FULL, LORA = "full", "lora"
+TUNING = {FULL: ("drafter=eagle3",), LORA: ("drafter=lora", "trainer.lr=4e-3")}
+STEPS = 300  # of an expert, see configs/experiment/premise_expert.yaml
+UNSEEN_PROMPTS = 500
+REPLAYED = ("suite.timed_prompts=0", "suite.tuning_prompts=0", "suite.check_live=false", "suite.pool_orders=1")
+Played = dict[tuple[str, str, int], tuple[int, int]]  # domain, question, turn -> tokens, cycles
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command and the artifact that it writes."""
+
+    kind: str
+    name: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The commands of a study."""
+
+    prompts: Path
+    questions: Path
+    general: str
+    unseen: str
+    num_questions: int  # of a domain
+
+    @property
+    def experts(self) -> list[str]:
+        """Domains with an expert, but the unseen one."""
+        names = sorted(path.stem for path in self.prompts.glob("*.jsonl"))
+        if missing := [name for name in (self.general, self.unseen) if name not in names]:
+            raise ConfigError(f"{self.prompts} has no {missing[0]}.jsonl; type --general and --unseen of {names}")
+        return [name for name in names if name not in (self.general, self.unseen)]
+
+    def steps(self) -> Iterator[Step]:
+        """All commands, each after those that it needs."""
+        yield from map(self.answers, (self.general, self.unseen, *self.experts))
+        yield trained(PUBLIC, self.general, "experiment=premise", "drafter=eagle3")
+        for domain in (self.unseen, *self.experts):
+            for tuning, words in TUNING.items():
+                settings = ("experiment=premise_expert", f"drafter.init={PUBLIC}", *words)
+                yield trained(f"{domain}-{tuning}", domain, *settings)
+        union = ",".join(map(answers_of, (self.general, *self.experts)))
+        steps = f"trainer.max_steps={STEPS * len(self.experts)}"
+        settings = (
+            "experiment=premise",
+            "drafter=eagle3",
+            f"drafter.init={PUBLIC}",
+            f"answers=[{union}]",
+            "trainer.lr=1e-3",
+            steps,
+        )
+        yield trained(CONTROL, "general", *settings)
+        for name, drafters in self.pools().items():
+            benchmarks = [self.unseen] if name == self.unseen else [self.general, *self.experts, self.unseen]
+            yield self.replayed(name, drafters, benchmarks)
+
+    def answers(self, domain: str) -> Step:
+        """The command that answers the prompts of a domain."""
+        few = [f"data.num_train={UNSEEN_PROMPTS}"] if domain == self.unseen else []
+        name, path = answers_of(domain), self.prompts / f"{domain}.jsonl"
+        words = (f"domain={domain}", f"name={name}", "experiment=premise", "data=jsonl", f"path={path}")
+        return Step("answers", name, ("prepare-data", *words, *few))
+
+    def pools(self) -> dict[str, list[str]]:
+        """Drafters that are replayed together."""
+        return {
+            **{tuning: [PUBLIC, *(f"{domain}-{tuning}" for domain in self.experts)] for tuning in TUNING},
+            CONTROL: [PUBLIC, CONTROL],
+            self.unseen: [PUBLIC, *(f"{self.unseen}-{tuning}" for tuning in TUNING)],
+        }
+
+    def replayed(self, name: str, drafters: Sequence[str], benchmarks: Sequence[str]) -> Step:
+        """The command that replays a pool on the questions."""
+        words = ["suite=papers", f"name=premise-{name}", f"suite.questions={self.questions}", *REPLAYED]
+        words += [f"suite.benchmarks=[{','.join(benchmarks)}]", f"suite.num_prompts={self.num_questions}"]
+        words += [f"suite.selectors=[{HEDGE}]", f"pool.drafters=[{','.join(drafters)}]"]
+        return Step("reports", f"premise-{name}", ("eval", *words))
+
+
+def answers_of(domain: str) -> str:
+    """Name of the answers to a domain's prompts."""
+    return f"n-{domain}"
+
+
+def trained(name: str, domain: str, *words: str) -> Step:
+    """The command that trains a drafter."""
+    default = () if any(word.startswith("answers=") for word in words) else (f"answers={answers_of(domain)}",)
+    return Step("drafters", name, ("train-drafter", f"domain={domain}", f"name={name}", *default, *words))
+
+
+def run(plan: Plan, typed: Sequence[str], list_only: bool) -> int:
+    """Run the commands whose artifacts are missing; the exit code of the first that fails."""
+    cfg = config_of(typed)
+    for step in plan.steps():
+        finished = (artifact_dir(cfg.runs_dir, cfg.target.name, step.kind, step.name) / MANIFEST).is_file()
+        words = [*step.words, *typed]
+        console.print(f"{'#' if finished else '$'} drafterforge {shlex.join(words)}", soft_wrap=True, markup=False)
+        if finished or list_only:
+            continue
+        if code := subprocess.run([sys.executable, "-m", "drafterforge", *words]).returncode:
+            return code
+    return 0
+
+
+def config_of(typed: Sequence[str]) -> TrainDrafterConfig:
+    """The settings of all commands."""
+    return load_config("train_drafter", TrainDrafterConfig, ["domain=general", *typed])
+
+
+def compare(plan: Plan, typed: Sequence[str]) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Ratios over all questions of a group, and MAT by domain."""
+    cfg = config_of(typed)
+    folders = {name: artifact_dir(cfg.runs_dir, cfg.target.name, "reports", f"premise-{name}") for name in plan.pools()}
+    played = {name: played_of(folder) for name, folder in folders.items()}
+    methods = {PUBLIC: played[CONTROL][f"{PUBLIC} alone"], CONTROL: played[CONTROL][f"{CONTROL} alone"]}
+    for tuning in TUNING:
+        methods[f"experts_{tuning}"] = experts_of(plan, tuning, played)
+        methods[f"hedge_{tuning}"] = played[tuning][HEDGE]
+    groups = {"experts": plan.experts, "hedge": [plan.general, *plan.experts], "unseen": [plan.unseen]}
+    figures = {}
+    for tuning in TUNING:
+        figures |= ratios(f"experts_{tuning}", methods[f"experts_{tuning}"], methods[PUBLIC], groups["experts"])
+        figures |= ratios(f"unseen_{tuning}", methods[f"experts_{tuning}"], methods[PUBLIC], groups["unseen"])
+        for base, suffix in ((PUBLIC, ""), (CONTROL, f"_{CONTROL}")):
+            figures |= ratios(f"hedge_{tuning}{suffix}", methods[f"hedge_{tuning}"], methods[base], groups["hedge"])
+    figures |= ratios(CONTROL, methods[CONTROL], methods[PUBLIC], groups["hedge"])
+    return figures, [row_of(domain, methods) for domain in (plan.general, *plan.experts, plan.unseen)]
+
+
+def played_of(folder: Path) -> dict[str, Played]:
+    """Tokens and cycles of every question in a report's replays."""
+    played: dict[str, Played] = {}
+    for measurement in load_measurements(folder / FILE):
+        for request, answer in zip(measurement.requests, measurement.answers, strict=True):
+            tokens = sum(cycle.accept_length for cycle in answer.cycles)
+            key = request.domain, request.question, request.turn
+            played.setdefault(measurement.method, {})[key] = tokens, len(answer.cycles)
+    return played
+
+
+def experts_of(plan: Plan, tuning: str, played: Mapping[str, Mapping[str, Played]]) -> Played:
+    """Every domain's expert on the questions of its domain."""
+    answers: Played = {}
+    for domain in (*plan.experts, plan.unseen):
+        pool = played[plan.unseen if domain == plan.unseen else tuning]
+        drafter = pool[f"{domain}-{tuning} alone"]
+        answers |= {key: value for key, value in drafter.items() if key[0] == domain}
+    return answers
+
+
+def ratios(name: str, ours: Played, base: Played, domains: Sequence[str]) -> dict[str, float]:
+    """The ratio of MAT on the questions of these domains, and the ends of its interval."""
+    pairs = [(*ours[key], *base[key]) for key in sorted(ours.keys() & base.keys()) if key[0] in domains]
+    low, high = bootstrap_ratio(pairs)
+    return {name: totals_ratio(pairs), f"{name}_low": low, f"{name}_high": high}
+
+
+def row_of(domain: str, methods: Mapping[str, Played]) -> dict[str, Any]:
+    """MAT of each method on a domain's questions; null where it was not measured."""
+    row: dict[str, Any] = {"domain": domain, "questions": 0}
+    for name, played in methods.items():
+        answers = [value for key, value in played.items() if key[0] == domain]
+        row["questions"] = max(row["questions"], len(answers))
+        row[name] = sum(tokens for tokens, _ in answers) / sum(cycles for _, cycles in answers) if answers else None
+    return row
+
+
+def show(figures: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print MAT by domain, and the ratios."""
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(
+            *("" if cell is None else f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row.values())
+        )
+    console.print(table)
+    for name, value in figures.items():
+        if f"{name}_low" in figures:
+            console.print(f"{name}: {value:.3f} ({figures[f'{name}_low']:.3f} to {figures[f'{name}_high']:.3f})")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: that of the first command that fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("prompts", type=Path, metavar="PROMPTS", help="folder of training prompts, NAME.jsonl")
+    parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="folder of held-out prompts, NAME.jsonl")
+    parser.add_argument("--general", default="chat", metavar="NAME", help="the domain of the generalist")
+    parser.add_argument("--unseen", default="clinical", metavar="NAME", help="the domain that only its own experts see")
+    parser.add_argument("--num-questions", type=int, default=80, metavar="N", help="held-out prompts of a domain")
+    parser.add_argument("--list", action="store_true", help="print the commands, run nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("typed", nargs="*", metavar="KEY=VALUE", help="settings of all commands")
+    options = parser.parse_args(arguments)
+    plan = Plan(options.prompts, options.questions, options.general, options.unseen, options.num_questions)
+    try:
+        if (code := run(plan, options.typed, options.list)) or options.list:
+            return code
+        figures, rows = compare(plan, options.typed)
+    except DrafterforgeError as error:
+        print(f"study_premise: {error}", file=sys.stderr)
+        return 2
+    show(figures, rows)
+    if options.json:
+        target = config_of(options.typed).target
+        device = choose_device(target.device)
+        dtype = str(choose_dtype(target.dtype, device)).removeprefix("torch.")
+        save_record(options.json, "premise", device, dtype, figures, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
