@@ -3,6 +3,7 @@
     python scripts/papers_reports.py --list                       # steps, minutes, and what is missing or old
     python scripts/papers_reports.py --replay --questions FOLDER  # all replays; any machine, busy or not
     python scripts/papers_reports.py domains resps --questions FOLDER
+    python scripts/papers_reports.py ltd-mmlu --mmlu FOLDER       # with a question file mmlu_TASK.jsonl of each task
 
 A step whose reports are in docs/reports/papers, measured by today's code, is left out; `--again` measures it again, and
 trains its policies again.  An interrupted evaluation resumes.  At the end: `python scripts/papers_tables.py`.
@@ -24,7 +25,7 @@ from drafterforge.errors import DrafterforgeError
 from drafterforge.reporting.code_state import code_state
 from drafterforge.reporting.paper_age import is_current
 from drafterforge.reporting.paper_evidence import BEST_STATIC
-from drafterforge.reporting.paper_steps import REPLAY, STEPS, TREE, Step, with_seeds
+from drafterforge.reporting.paper_steps import FOLDERS, REPLAY, STEPS, TREE, Step, with_seeds
 from drafterforge.reporting.reader import curves_of, read_report, records, text
 
 from papers_tables import ROOT, shipped_drafters
@@ -52,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("steps", nargs="*", metavar="STEP", help="default: all")
     parser.add_argument("--replay", action="store_true", help="only steps that time nothing")
     parser.add_argument("--questions", type=Path, metavar="FOLDER", help="of the benchmarks' question files")
+    parser.add_argument("--mmlu", type=Path, metavar="FOLDER", help="of a question file of each of MMLU's tasks")
     parser.add_argument("--runs", type=Path, default=Path("runs-papers"), metavar="FOLDER")
     parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER")
     parser.add_argument("--again", action="store_true", help="measure steps that are up to date too")
@@ -62,14 +64,15 @@ def main(arguments: list[str] | None = None) -> int:
             state = "" if options.again else state_of(step, options.root)
             print(f"{step.name}: {step.by}, about {step.minutes} min, {state or 'to measure'}")
             if state != CURRENT and not options.list:
-                drop_policies(step, options.runs)
-                for command in commands_of(step, options.questions, options.runs):
-                    words = with_tree(command, step, options.runs)
+                runs = options.runs / step.folder
+                drop_policies(step, runs)
+                for command in commands_of(step, {"FOLDER": options.questions, "MMLU": options.mmlu}, runs):
+                    words = with_tree(command, step, runs)
                     print(f"$ {shlex.join(words)}", flush=True)
                     if code := subprocess.run(words).returncode:
                         return code
                 for name in step.reports:
-                    keep(options.runs, name, options.root)
+                    keep(runs, name, options.root)
     except DrafterforgeError as error:
         print(error, file=sys.stderr)
         return 2
@@ -96,15 +99,16 @@ def state_of(step: Step, root: Path) -> str:
     return CURRENT if all(is_current(read_report(path), code, drafters) for path in paths) else OLD
 
 
-def commands_of(step: Step, questions: Path | None, runs: Path) -> list[list[str]]:
+def commands_of(step: Step, folders: Mapping[str, Path | None], runs: Path) -> list[list[str]]:
     """The step's commands, with the folders of questions and runs."""
     commands = []
     for command in step.commands:
         words = shlex.split(command)
-        if "suite.questions=FOLDER" in words:
-            if questions is None:
-                raise DrafterforgeError(f"step {step.name} reads question files; type --questions FOLDER")
-            words[words.index("suite.questions=FOLDER")] = f"suite.questions={questions}"
+        for name, folder in folders.items():
+            if (word := f"suite.questions={name}") in words:
+                if folder is None:
+                    raise DrafterforgeError(f"step {step.name} reads question files; type {FOLDERS[name]} FOLDER")
+                words[words.index(word)] = f"suite.questions={folder}"
         commands.append([sys.executable, "-m", *words, f"runs_dir={runs}"])
     return commands
 

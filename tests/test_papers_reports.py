@@ -28,8 +28,9 @@ def script(monkeypatch, tmp_path):
         commands.append(command)
         names = [word.partition("=")[2] for word in command if word.startswith("name=")] or ["planner"]
         name = f"policy-{names[0]}" if "train-policy" in command else names[0]
-        folder = tmp_path / "runs" / module.TARGET / "reports" / name
-        folder.mkdir(parents=True)
+        (runs,) = (Path(word.partition("=")[2]) for word in command if word.startswith("runs_dir="))
+        folder = runs / module.TARGET / "reports" / name
+        folder.mkdir(parents=True, exist_ok=True)
         content = full_report(rows=[replay_row("sql alone", "static", 2.0)]) | {"code": code_state()}
         (folder / "report.json").write_text(json.dumps(content))
         return SimpleNamespace(returncode=0)
@@ -62,6 +63,8 @@ def test_a_report_of_older_code_is_measured_again(script, capsys):
 def test_questions_have_to_be_named_and_unknown_steps_are_refused(script, capsys):
     assert script.main("benchmarks") == 2
     assert capsys.readouterr().err == "step benchmarks reads question files; type --questions FOLDER\n"
+    assert script.main("ltd-mmlu", "--questions", "Q") == 2
+    assert capsys.readouterr().err == "step ltd-mmlu reads question files; type --mmlu FOLDER\n"
     assert script.main("nothing") == 2
     assert capsys.readouterr().err.startswith("there is no step 'nothing'; steps are domains, benchmarks")
 
@@ -76,6 +79,13 @@ def test_the_best_static_tree_of_the_trained_policies_is_decoded_beside_them(scr
     assert [command[3] for command in training] == ["train-policy"] * 3
     (methods,) = [word for word in measuring if word.startswith("suite.methods=")]
     assert "generalist/60/8/10,generalist/8/3/4,generalist/resps,generalist/resps-seed1," in methods
+
+
+def test_drafters_of_a_table_are_trained_in_a_runs_folder_of_their_pool(script):
+    assert script.main("many-drafters") == 0
+    folders = {word for command in script.commands for word in command if word.startswith("runs_dir=")}
+    assert folders == {f"runs_dir={script.root / 'runs' / 'many-drafters'}"}
+    assert [command[3] for command in script.commands] == ["prepare-data", *["train-drafter"] * 4, "eval"]
 
 
 def test_replays_come_before_steps_that_need_a_machine_at_rest(script, capsys):

@@ -12,7 +12,7 @@ from drafterforge.config.names import parse_tree
 from drafterforge.data.questions import SPEC_BENCH
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.rows import ALL
-from drafterforge.reporting.paper_steps import EAGLE_TREES
+from drafterforge.reporting.paper_steps import EAGLE_TREES, SMALL_LM
 from drafterforge.reporting.reader import count, curves_of, is_live, mapping, number, numbers, records, rows_of, text
 
 STATIC, NONE, STREAM = "static", "none", "mixed"
@@ -23,6 +23,8 @@ POLICIES = "policies"  # kind of an artifact
 FIGURES = ("mat", "tokens_per_s", "speedup", "accept_rate", "regret_cycles")
 NO_DRAFTING, FORESIGHT = "no drafting", "perfect foresight"  # names in `curves.replayed`
 UNKNOWN = "not stated"
+SMALL_LMS, MANY_DRAFTERS = "small language models", "many drafters"  # pools trained for a table, see `_pool_of`
+MOST_DRAFTERS = 24  # of the pool of the other tables
 POOL_SIZE = "pool size"  # axis of `curves.scaling`
 SEEDED = re.compile(r"(.+)-seed\d+")  # name of a policy of a further training seed
 Report = Mapping[str, Any]
@@ -76,6 +78,7 @@ class Evidence:
     signals: dict[tuple[str, str], Point]  # domain, reward of bandits -> signal strength
     priced: dict[tuple[str, str], Point]  # device of a latency profile, schedule -> speed over no drafting
     left_out: int  # number of rows that were decoded in batches
+    pools: dict[str, Evidence] = field(default_factory=dict)  # of reports on other pools, see `_pool_of`
     tuned: int = 0  # number of replayed rows with other constants than the papers'
     codes: list[Mapping[str, Any]] = field(default_factory=list)  # of each report; see `code_state`
     parents: list[Any] = field(default_factory=list)  # artifacts behind each report
@@ -88,9 +91,29 @@ class Evidence:
 
 def gather(reports: Sequence[Report], generalist: str = GENERALIST) -> Evidence:
     """Collect all rows of the reports; ArtifactError if they are of several targets, devices or dtypes."""
-    about = list(dict.fromkeys(parts for report in reports if UNKNOWN not in (parts := _about(report))))
-    about = about or [_about(reports[0])]
-    timed = list(dict.fromkeys(_device(report) for report in reports if any(map(is_live, rows_of(report)))))
+
+    def of_pool(pool: str) -> list[Report]:
+        """The reports, those of other pools without rows and curves."""
+        return [report if _pool_of(report) == pool else {**report, "rows": [], "curves": {}} for report in reports]
+
+    pools = {SMALL_LMS: f"{generalist}{SMALL_LM}", MANY_DRAFTERS: generalist}
+    evidence = _gather(reports, of_pool(""), generalist)
+    return replace(evidence, pools={pool: _gather(reports, of_pool(pool), name) for pool, name in pools.items()})
+
+
+def _pool_of(report: Report) -> str:
+    """The pool of a report's drafters, a key in `Evidence.pools`; empty: that of most tables."""
+    names = {text(name) for row in rows_of(report) if isinstance(row.get("drafters"), list) for name in row["drafters"]}
+    if names and all(name.endswith(SMALL_LM) for name in names):
+        return SMALL_LMS
+    return MANY_DRAFTERS if len(names) > MOST_DRAFTERS else ""
+
+
+def _gather(all_reports: Sequence[Report], reports: Sequence[Report], generalist: str) -> Evidence:
+    """The evidence of reports on one pool, which must be of the same target and device as all reports."""
+    about = list(dict.fromkeys(parts for report in all_reports if UNKNOWN not in (parts := _about(report))))
+    about = about or [_about(all_reports[0])]
+    timed = list(dict.fromkeys(_device(report) for report in all_reports if any(map(is_live, rows_of(report)))))
     if len(about) != 1 or len(timed) > 1:
         raise ArtifactError(
             f"the reports are of {' and of '.join(timed if len(about) == 1 else map(', '.join, about))}; "
@@ -105,7 +128,7 @@ def gather(reports: Sequence[Report], generalist: str = GENERALIST) -> Evidence:
     greedy = [report if not _temperature(report) else {**report, "curves": {}} for report in reports]
     pools = [[text(name) for name in names] for row in all_rows if isinstance(names := row.get("drafters"), list)]
     target, dtype = about[0]
-    device = (timed or [_device(report) for report in reports])[0]
+    device = (timed or [_device(report) for report in all_reports])[0]
     return Evidence(
         about=", ".join((target, device, dtype)),
         reports=len(reports),

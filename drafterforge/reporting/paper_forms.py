@@ -6,8 +6,16 @@ from dataclasses import dataclass, replace
 
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.evaluation.rows import ALL
-from drafterforge.reporting.paper_evidence import BEST_STATIC, EXPERT, FORESIGHT, NONE, STATIC
-from drafterforge.reporting.paper_steps import EAGLE_TREES, Reduction, commands_of, reductions_of
+from drafterforge.reporting.paper_evidence import (
+    BEST_STATIC,
+    EXPERT,
+    FORESIGHT,
+    MANY_DRAFTERS,
+    NONE,
+    SMALL_LMS,
+    STATIC,
+)
+from drafterforge.reporting.paper_steps import EAGLE_TREES, HOLD_CYCLES, Reduction, commands_of, reductions_of
 
 FIGURES = {  # key -> heading, form, unit
     "mat": ("MAT", ".2f", ""),
@@ -59,6 +67,7 @@ class Form:
     steps: tuple[str, ...]  # that measure it, see `paper_steps`
     live: bool = False  # whether live MAT is preferred over replayed MAT, as policies have only live rows
     temperature: float = 0.0  # of the rows that count
+    pool: str = ""  # key in `Evidence.pools`; empty: the pool of the other tables
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -108,7 +117,20 @@ METASD_COLUMNS = {
 }
 LTD_COLUMNS = {"MT-bench": ("mt_bench",), "GSM8K": ("gsm8k",), "Alpaca": ("alpaca",), "QA": ("qa",)}
 PROMPTS = {"as written": ("as written",), "two answers": ("two_answers",), "role": ("role",), "language": ("language",)}
-INTERVALS = {f"N = {count}": (str(count),) for count in (1, 10, 20, 30, 50)}
+INTERVALS = {f"N = {count}": (str(count),) for count in HOLD_CYCLES}
+
+
+METASD_LINES = (
+    Line("one for all (generalist)", drafter=GENERALIST_ALONE),
+    Line("best drafter alone", drafter=BEST_ALONE),
+    HINDSIGHT,
+    Line("MetaSD-UCB", "metasd_ucb"),
+    Line("MetaSD-EXP3", "metasd_exp3"),
+    Line("MetaSD-SH (halving)", "metasd_halving"),
+    Line("UCB1", "ucb1"),
+    Line("UCB1, sliding window", "ucb1_sliding"),
+    Line("UCB1, discounted", "ucb1_discounted"),
+)
 
 
 def _policy(name: str, schedule: str, **more: tuple[str, ...]) -> Line:
@@ -162,6 +184,17 @@ FORMS = (
         ("domains",),
     ),
     Form(
+        "many_drafters",
+        "HedgeSpec: 32 drafters",
+        "MAT against the number of drafters, up to 32 LoRA experts of one generalist: of eight domains, with two "
+        "training seeds and two other ranks each, trained for 40 steps. Pools are drawn at random, four of each size.",
+        {f"N = {size}": (str(size),) for size in (1, 2, 4, 8, 16, 32)},
+        ("mat",),
+        (*HEDGESPEC, UCBSPEC, EXP3SPEC),
+        ("many-drafters",),
+        pool=MANY_DRAFTERS,
+    ),
+    Form(
         "regret",
         "HedgeSpec: regret",
         "Cycles above those of the best drafter of each request in hindsight, mean over requests.",
@@ -205,19 +238,19 @@ FORMS = (
         "alone is the best of each column, if all drafters of the pool were measured there.",
         METASD_COLUMNS,
         ("speedup", "mat", "accept_rate"),
-        (
-            Line("one for all (generalist)", drafter=GENERALIST_ALONE),
-            Line("best drafter alone", drafter=BEST_ALONE),
-            HINDSIGHT,
-            Line("MetaSD-UCB", "metasd_ucb"),
-            Line("MetaSD-EXP3", "metasd_exp3"),
-            Line("MetaSD-SH (halving)", "metasd_halving"),
-            Line("UCB1", "ucb1"),
-            Line("UCB1, sliding window", "ucb1_sliding"),
-            Line("UCB1, discounted", "ucb1_discounted"),
-            RETRIEVAL,
-        ),
+        (*METASD_LINES, RETRIEVAL),
         ("benchmarks", "benchmarks-timed"),
+    ),
+    Form(
+        "metasd_black_box",
+        "MetaSD: small language models as drafters, by task",
+        "The black box of the paper: drafters that see no features, here language models of two layers, one for all "
+        "and one for each of five domains, trained for 200 steps on 1,600 answers.",
+        METASD_COLUMNS,
+        ("speedup", "mat", "accept_rate"),
+        METASD_LINES,
+        ("black-box", "black-box-timed"),
+        pool=SMALL_LMS,
     ),
     Form(
         "metasd_signal",
@@ -293,11 +326,12 @@ FORMS = (
     Form(
         "resps_caching",
         "Re-SpS: cycles for which a tree is held",
-        "Figure 3 of the paper: speed against the length N of the interval.",
+        "Figure 3 of the paper: speed against the length N of the interval in decoding; 10 cycles in training. "
+        "Tokens/s over those of EAGLE's default tree, mean of five benchmarks, of one training seed.",
         INTERVALS,
         ("over_static",),
         (RESPS,),
-        ("resps",),
+        ("resps-caching",),
         live=True,
     ),
     Form(
@@ -359,11 +393,12 @@ FORMS = (
     Form(
         "ltd_mmlu",
         "LTD: tasks of MMLU",
-        "",
+        "Of 57 tasks, each in a question file mmlu_TASK.jsonl: those on which the policy, mean of three training "
+        "seeds, emits more tokens/s than EAGLE's default tree.",
         _own_columns("MMLU"),
         ("faster_tasks",),
         (LTD,),
-        (),
+        ("ltd-mmlu",),
         live=True,
     ),
     Form(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drafterforge.config.data import POOL_DOMAINS
+
 HEDGE, BANDITS = ("hedgespec-paper", "normalhedge", "hedgespec"), ("ucbspec", "exp3spec")
+METASD_BENCHMARKS = ("humaneval", "spec_bench", "cnn_dm", "qa", "gsm8k")
 METASD = ("metasd_ucb", "metasd_exp3", "metasd_halving", "ucb1", "ucb1_sliding", "ucb1_discounted")
 REPLAY, CLOCK = "replay", "clock"
 TRAIN = "drafterforge train-policy"
 TREE = "TREE"  # in a command: the best static tree of the step's report on a policy
+FOLDERS = {"FOLDER": "--questions", "MMLU": "--mmlu"}  # in a command -> option of `scripts/papers_reports.py`
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Step:
     reports: tuple[str, ...]  # names in the folder `reports`, or of a router in `policies`
     reductions: tuple[Reduction, ...] = ()
     tree_of: str = ""  # report whose best static tree stands for `TREE` in the commands
+    folder: str = ""  # in the runs folder, for drafters that must not join the pool of other steps
 
 
 def _listed(*names: str) -> str:
@@ -53,6 +58,7 @@ def _timed(name: str, *methods: str, more: str = "") -> str:
 # --- Re-SpS and LTD by their papers' settings ------------------------------------------------------
 
 SAMPLED = (0.5, 1.0)  # temperatures
+HOLD_CYCLES = (1, 10, 20, 30, 50)  # cycles for which Re-SpS holds a tree
 SEEDS = (1, 2)  # of further trainings
 EXPERIMENTS = {"resps": "resps_paper", "ltd": "ltd_paper"}
 EAGLE_TREES = {"resps": "60/8/10", "ltd": "60/9/10"}  # of the papers' EAGLE-3, in our count of levels
@@ -71,7 +77,7 @@ BENCHMARKS = {
 DEVICES = ("a100-8b", "h100-8b")
 
 
-def _train(paper: str, name: str, *more: str, policy: str = "") -> str:
+def _train(paper: str, name: str, *more: str, policy: str = "", seeded: bool = True) -> str:
     """Train a policy by its paper's settings, with all seeds; `marginal`, which has no network, on the same traces."""
     nodes, depth, top_k = EAGLE_TREES[paper].split("/")
     ours = policy == "marginal"
@@ -79,7 +85,7 @@ def _train(paper: str, name: str, *more: str, policy: str = "") -> str:
     words = [TRAIN, *([f"policy={policy}"] if policy else []), f"experiment={EXPERIMENTS[paper]}"]
     words += [*(f"{size.key}={size.value}" for size in sizes), "traces.num_test=40"]
     words += [f"runtime.num_tokens={nodes}", f"runtime.depth={depth}", f"runtime.top_k={top_k}"]
-    words += [] if ours else [f'"seeds={_listed(*map(str, SEEDS))}"']
+    words += [f'"seeds={_listed(*map(str, SEEDS))}"'] if seeded and not ours else []
     return " ".join([*words, *more, f"name={name}"])
 
 
@@ -105,6 +111,37 @@ def _decoded(paper: str, name: str, policies: tuple[str, ...], *further: str, te
     more = f'suite.max_new_tokens=128 "suite.benchmarks={_listed(*BENCHMARKS[paper])}"'
     more += f" suite.temperature={temperature:g}" if temperature else ""
     return _timed(name, *trees, *methods, *further, more=more)
+
+
+# --- pools that are trained for a table ------------------------------------------------------------
+
+SMALL_LM = "-causal_lm"  # end of the names of small language models
+TASKS = ("python", "translation", "summarization", "science", "math")  # domains like MetaSD's tasks
+BLACK_BOX = tuple(f"{domain}{SMALL_LM}" for domain in ("general", *TASKS))
+VARIANTS = {"seed1": "seed=1", "seed2": "seed=2", "rank4": "drafter.lora.rank=4", "rank64": "drafter.lora.rank=64"}
+MANY = tuple(f"{domain}-{variant}" for variant in VARIANTS for domain in POOL_DOMAINS)  # 32 experts
+ANSWERS = (
+    "drafterforge prepare-data domain=general name=papers-answers data.num_train=1600 data.num_val=64 data.num_test=16 "
+    "data.max_new_tokens=128"
+)
+TRAINED = (
+    "answers=papers-answers trainer.tokens_per_batch=2048 eval.num_prompts=1 eval.max_new_tokens=32 eval.chain=false "
+    "eval.check_float32=false"
+)
+
+
+def _small_lm(domain: str) -> str:
+    few = "trainer.max_steps=200 trainer.val_every=50"
+    return f"drafterforge train-drafter domain={domain} drafter=causal_lm {TRAINED} {few}"
+
+
+def _experts(variant: str) -> str:
+    """Train an expert of each domain, side by side."""
+    domains, names = _listed(*POOL_DOMAINS), _listed(*(f"{domain}-{variant}" for domain in POOL_DOMAINS))
+    few = "experiment=pool_smollm2_expert trainer.max_steps=40 trainer.val_every=20"
+    return (
+        f'drafterforge train-drafter "domain={domains}" "name={names}" drafter=lora {VARIANTS[variant]} {TRAINED} {few}'
+    )
 
 
 STEPS = (
@@ -159,6 +196,42 @@ STEPS = (
         tuple(f"papers-sampled-{temperature:g}" for temperature in SAMPLED),
     ),
     Step(
+        "black-box",
+        REPLAY,
+        150,
+        (
+            ANSWERS,
+            *map(_small_lm, ("general", *TASKS)),
+            _replayed(
+                "papers",
+                "papers-black-box",
+                f'suite.questions=FOLDER "suite.benchmarks={_listed(*METASD_BENCHMARKS)}" suite.num_prompts=12 '
+                f'suite.max_new_tokens=128 "pool.drafters={_listed(*BLACK_BOX)}"',
+                *METASD,
+            ),
+        ),
+        ("papers-black-box",),
+        folder="black-box",
+    ),
+    Step(
+        "many-drafters",
+        REPLAY,
+        180,
+        (
+            ANSWERS,
+            *map(_experts, VARIANTS),
+            _replayed(
+                "domains",
+                "papers-many-drafters",
+                f'suite.num_prompts=64 "pool.drafters={_listed("general", *MANY)}"',
+                *HEDGE,
+                *BANDITS,
+            ),
+        ),
+        ("papers-many-drafters",),
+        folder="many-drafters",
+    ),
+    Step(
         "other-devices",
         REPLAY,
         360,
@@ -195,6 +268,22 @@ STEPS = (
         ("papers-benchmarks-timed",),
     ),
     Step(
+        "black-box-timed",
+        CLOCK,
+        90,
+        (
+            _timed(
+                "papers-black-box-timed",
+                *BLACK_BOX,
+                *METASD,
+                more=f'suite.max_new_tokens=128 "suite.benchmarks={_listed(*METASD_BENCHMARKS)}" '
+                f'"pool.drafters={_listed(*BLACK_BOX)}"',
+            ),
+        ),
+        ("papers-black-box-timed",),
+        folder="black-box",
+    ),
+    Step(
         "resps",
         CLOCK,
         240,
@@ -220,6 +309,21 @@ STEPS = (
         ("papers-resps-ablation", "policy-resps-text", "policy-resps-maxent-text"),
         REDUCTIONS["resps"],
         tree_of="policy-resps-text",
+    ),
+    Step(
+        "resps-caching",
+        CLOCK,
+        120,
+        (
+            *(
+                _train("resps", f"resps-hold{count}", f"policy.hold_cycles={count}", seeded=False)
+                for count in HOLD_CYCLES
+            ),
+            _decoded("resps", "papers-resps-caching", (), *(f"generalist/resps-hold{count}" for count in HOLD_CYCLES)),
+        ),
+        ("papers-resps-caching", *(f"policy-resps-hold{count}" for count in HOLD_CYCLES)),
+        REDUCTIONS["resps"],
+        tree_of="policy-resps-hold1",
     ),
     Step(
         "ltd",
@@ -270,6 +374,18 @@ STEPS = (
         ("papers-ltd-sampled", *(f"policy-ltd-t{temperature:g}" for temperature in SAMPLED)),
         REDUCTIONS["ltd"],
         tree_of="policy-ltd",
+    ),
+    Step(
+        "ltd-mmlu",
+        CLOCK,
+        120,
+        (
+            "drafterforge eval suite=papers name=papers-ltd-mmlu suite.questions=MMLU limit=2 suite.timed_prompts=114 "
+            "suite.replay=false suite.max_new_tokens=64 "
+            f'"suite.methods={_listed(*(f"generalist/{tree}" for tree in (EAGLE_TREES["ltd"], *with_seeds("ltd"))))}"',
+        ),
+        ("papers-ltd-mmlu",),
+        REDUCTIONS["ltd"],
     ),
     Step(
         "resps-sampled",

@@ -33,7 +33,6 @@ from drafterforge.reporting.paper_forms import (
     FIGURES,
     FORMS,
     GENERALIST_ALONE,
-    INTERVALS,
     RESPS_COLUMNS,
     Form,
     Line,
@@ -51,8 +50,24 @@ VERDICTS = (
     "rows that are older than the code they describe, which may be all of a table."
 )
 NEVER = "does not apply"
-NOT_AVERAGED = ("scaling", "router", "resps_caching", "sampled", "over_best", "priced")  # columns differ in kind
-POINTS = ("scaling", "router", "metasd_signal", "priced", "over_best")  # forms that are not filled from rows
+NOT_AVERAGED = (
+    "scaling",
+    "many_drafters",
+    "router",
+    "resps_caching",
+    "sampled",
+    "over_best",
+    "priced",
+)  # columns differ in kind
+MMLU, NUM_TASKS = "mmlu_", 57  # beginning of the names of question files, and their number
+POINTS = (
+    "scaling",
+    "many_drafters",
+    "router",
+    "metasd_signal",
+    "priced",
+    "over_best",
+)  # forms that are not filled from rows
 NAME = re.compile(r"[^,:]+")  # of a paper, without its title
 RESPS_DOMAINS = tuple(domain for (domain,) in RESPS_COLUMNS.values())
 NOTHING = ReportTable("", [], [])
@@ -169,6 +184,7 @@ def paper_tables(
 
 
 def paper_table(form: Form, evidence: Evidence, reasons: Sequence[Reason] = ()) -> PaperTable:
+    evidence = evidence.pools[form.pool] if form.pool else evidence
     form = completed(form, evidence)
     columns = {name: _measured_domain(domains, evidence) for name, domains in form.columns.items()}
     headings = [f"{name} ({domain})" if len(form.columns[name]) > 1 else name for name, domain in columns.items()]
@@ -217,12 +233,16 @@ def _cell(
     cell = Cell(line.name, figure, column)
     if form.key == "sampled":
         form, domain = replace(form, temperature=float(domain)), ALL
-    if form.key in POINTS or figure == "actions":
+    if figure == "faster_tasks":
+        if (tasks := _faster_tasks(evidence, form, line)) is not None:
+            return replace(cell, value=tasks[0], source=tasks[1])
+    elif form.key in POINTS or figure == "actions":
         point = _point(evidence, form, line, domain)
         if point is not None:
             return replace(cell, value=point.value, source=point, deviation=point.deviation, interval=point.interval)
     elif figure == "over_static":
-        if (over := _over_default(evidence, form, line)) is not None:
+        schedule = f"resps-hold{domain}" if form.key == "resps_caching" else line.schedule
+        if (over := _over_default(evidence, form, replace(line, schedule=schedule))) is not None:
             ratios, source = over
             return replace(cell, value=_mean(ratios), source=source, deviation=_deviation(ratios))
     elif (row := best_row(evidence, form, line, figure, domain)) is not None:
@@ -233,8 +253,9 @@ def _cell(
 
 def _point(evidence: Evidence, form: Form, line: Line, column: str) -> Point | None:
     """The point of a form that is not filled from rows, or the number of trees of a policy."""
+    if form.key in ("scaling", "many_drafters"):
+        return evidence.scaling.get((line.selector, int(column)))
     return {
-        "scaling": lambda: evidence.scaling.get((line.selector, int(column))),
         "router": lambda: evidence.router.get(column),
         "metasd_signal": lambda: evidence.signals.get((column, line.selector)),
         "priced": lambda: evidence.priced.get((column, line.schedule)),
@@ -244,8 +265,6 @@ def _point(evidence: Evidence, form: Form, line: Line, column: str) -> Point | N
 
 def _over_default(evidence: Evidence, form: Form, line: Line) -> tuple[list[float], MeasuredRow] | None:
     """Tokens/s over those of the paper's default tree in the same report, mean of five benchmarks, by training seed."""
-    if form.columns.keys() == INTERVALS.keys():
-        return None
     pairs = []
     for domain in RESPS_DOMAINS:
         row = best_row(evidence, form, line, "tokens_per_s", domain)
@@ -259,6 +278,17 @@ def _over_default(evidence: Evidence, form: Form, line: Line) -> tuple[list[floa
     by_seed = [[row.by_seed[seed]["tokens_per_s"] / rate for row, rate in pairs] for seed in seeds]
     by_seed = by_seed or [[row.figures["tokens_per_s"] / rate for row, rate in pairs]]
     return [sum(ratios) / len(ratios) for ratios in by_seed], pairs[0][0]
+
+
+def _faster_tasks(evidence: Evidence, form: Form, line: Line) -> tuple[int, MeasuredRow] | None:
+    """The number of MMLU's tasks on which a policy emits more tokens/s than EAGLE's default tree, if all were timed."""
+    lines = line, replace(line, schedule=EAGLE_TREES["ltd"])
+    tasks = sorted(domain for domain in evidence.domains if domain.startswith(MMLU))
+    pairs = [[best_row(evidence, form, part, "tokens_per_s", task) for part in lines] for task in tasks]
+    if len(pairs) != NUM_TASKS or any(None in pair for pair in pairs):
+        return None
+    rates = [[row.figures["tokens_per_s"] for row in pair] for pair in pairs]
+    return sum(policy > default for policy, default in rates), pairs[0][0]
 
 
 def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) -> MeasuredRow | None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from drafterforge.config.commands import EvaluateConfig, TrainPolicyConfig
+from drafterforge.config.commands import EvaluateConfig, PrepareDataConfig, TrainDrafterConfig, TrainPolicyConfig
 from drafterforge.config.compose import load_config
+from drafterforge.config.several import split_overrides
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.suite_checks import check_suite
 from drafterforge.reporting.code_state import code_state
@@ -19,7 +20,15 @@ from drafterforge.reporting.paper_age import is_current, old_rows
 from drafterforge.reporting.paper_claims import CLAIMS, Claim, judge
 from drafterforge.reporting.paper_evidence import gather
 from drafterforge.reporting.paper_forms import FIGURES, FORMS
-from drafterforge.reporting.paper_steps import EAGLE_TREES, EXPERIMENTS, REDUCTIONS, STEPS
+from drafterforge.reporting.paper_steps import (
+    BLACK_BOX,
+    EAGLE_TREES,
+    EXPERIMENTS,
+    HOLD_CYCLES,
+    MANY,
+    REDUCTIONS,
+    STEPS,
+)
 from drafterforge.reporting.paper_tables import PaperTable, Reason, paper_tables, render_papers
 from drafterforge.reporting.published import published
 from drafterforge.selectors import names as selector_names
@@ -27,7 +36,7 @@ from drafterforge.selectors.bandit import REWARDS
 from tests.reporting.builders import full_report, live_row, replay_row
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "papers_tables.py"
-OURS = {"priced", "over_best", "sampled"}  # forms of no paper
+OURS = {"priced", "over_best", "sampled", "many_drafters"}  # forms of no paper
 POOL = ["general", "sql", "retrieval"]
 LIMITS = {"tokens_per_s": (20, 200), "actions": (1, 177), "verify_ms": (1, 200), "draft_ms": (0.1, 20)}
 LIMITS |= {"select_ms": (0.01, 5), "accuracy": (0, 100), "faster_tasks": (0, 57), "schedule_of_total": (0, 100)}
@@ -130,20 +139,29 @@ def test_lines_name_selectors_that_exist():
 def test_the_commands_that_tables_suggest_exist():
     typed = {tuple(shlex.split(command)) for form in FORMS for command in form.commands}
     assert typed == {tuple(shlex.split(command)) for step in STEPS for command in step.commands}
-    training = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "train-policy")]
-    assert len(training) > 8
+    by_command = {name: [keys for _, command, *keys in typed if command == name] for _, name, *_ in typed}
+    assert by_command.keys() == {"train-policy", "eval", "prepare-data", "train-drafter"}
     expected = {line.schedule for form in FORMS for line in form.lines} | {"router"}
-    for keys in training:
-        cfg = load_config("train_policy", TrainPolicyConfig, list(keys))
+    expected |= {f"resps-hold{count}" for count in HOLD_CYCLES}
+    for keys in by_command["train-policy"]:
+        cfg = load_config("train_policy", TrainPolicyConfig, keys)
         suffixes = cfg.latency.device, f"t{cfg.traces.temperature:g}"
         name = cfg.name.removesuffix(f"-{suffixes[0]}").removesuffix(f"-{suffixes[1]}")
         assert (name or cfg.policy.name or cfg.policy.method) in expected
         if cfg.live.num_prompts and cfg.policy.method in EXPERIMENTS:
-            assert cfg.seeds == [1, 2] and cfg.grid.name == f"{cfg.policy.method}-paper"
-    measuring = [keys for program, command, *keys in typed if (program, command) == ("drafterforge", "eval")]
-    assert len(training) + len(measuring) == len(typed)
-    for keys in measuring:
-        check_suite(load_config("eval", EvaluateConfig, list(keys)))
+            assert cfg.grid.name == f"{cfg.policy.method}-paper"
+            assert cfg.seeds == ([] if name.startswith("resps-hold") else [1, 2])
+    for keys in by_command["eval"]:
+        check_suite(load_config("eval", EvaluateConfig, keys))
+    for keys in by_command["prepare-data"]:
+        assert load_config("prepare_data", PrepareDataConfig, keys).name == "papers-answers"
+    drafters = []
+    for keys in by_command["train-drafter"]:
+        for each in split_overrides("train_drafter", TrainDrafterConfig, keys):
+            cfg = load_config("train_drafter", TrainDrafterConfig, each)
+            assert cfg.answers == ["papers-answers"]
+            drafters.append(cfg.drafter_name)
+    assert sorted(drafters) == sorted((*BLACK_BOX, *MANY)) and len(MANY) == 32
 
 
 # --- ours ----------------------------------------------------------------------------------------
@@ -351,6 +369,41 @@ def test_pool_scaling_prefers_replayed_rows_to_timed_ones():
     row = over("hedgespec", "all", 2.0, axis="pool size", at=2)
     table = tables(report(row, scaling={"pool size": points}))["scaling"]
     assert cells(table) == {("HedgeSpec (ours)", "MAT"): {"N = 2": "2.50", "N = 3": "2.75"}}
+
+
+def test_pools_of_small_models_and_of_many_drafters_have_tables_to_themselves():
+    small = ["general-causal_lm", "math-causal_lm"]
+    rows = [over("metasd_ucb", "gsm8k", 3.0, drafters=small), alone("math-causal_lm", "gsm8k", 2.75)]
+    rows += [alone("general-causal_lm", "gsm8k", 2.5)]
+    points = [{"method": "ucbspec", "at": 32, "mat": 2.25}]
+    many = report(replay_row("ucbspec", "ucbspec", 2.0, drafters=[f"d{n}" for n in range(33)], options={}))
+    many["curves"]["scaling"] = {"pool size": points}
+    by_form = tables(report(*rows), many, report(over("metasd_ucb", "gsm8k", 4.0)))
+    mats = {line: row for (line, figure), row in cells(by_form["metasd_black_box"]).items() if figure == "MAT"}
+    assert mats == {
+        "one for all (generalist)": {"Math (gsm8k)": "2.50"},
+        "best drafter alone": {"Math (gsm8k)": "2.75"},
+        "MetaSD-UCB": {"Math (gsm8k)": "3.00"},
+    }
+    assert cells(by_form["metasd"])["MetaSD-UCB", "MAT"] == {"Math (gsm8k)": "4.00"}
+    assert cells(by_form["many_drafters"]) == {("UCBSpec", "MAT"): {"N = 32": "2.25"}}
+    assert cells(by_form["scaling"]) == {} and [row[0] for row in by_form["drafters"].ours.cells] == POOL
+
+
+def test_tasks_of_mmlu_are_counted_once_all_are_timed():
+    tasks = [f"mmlu_{number:02}" for number in range(57)]
+    rows = [with_tree("ltd", task, 1.0) for task in tasks]
+    rows += [with_policy("ltd", task, 1.5 if number < 50 else 0.5) for number, task in enumerate(tasks)]
+    assert cells(tables(report(*rows))["ltd_mmlu"]) == {("LTD", "tasks faster than the default tree"): {"MMLU": "50"}}
+    assert cells(tables(report(*rows[1:]))["ltd_mmlu"]) == {}
+
+
+def test_intervals_of_re_sps_have_policies_of_their_lengths():
+    rows = [with_tree("resps", name, 2.0) for name in RESPS]
+    rows += [with_policy(f"resps-hold{count}", name, 2 + count / 50) for count in (1, 50) for name in RESPS]
+    assert cells(tables(report(*rows))["resps_caching"]) == {
+        ("Re-SpS: standard PPO", "over the default tree"): {"N = 1": "1.010x", "N = 50": "1.500x"}
+    }
 
 
 def test_spec_bench_sums_its_six_groups():
