@@ -76,7 +76,7 @@ def test_the_best_static_tree_of_the_trained_policies_is_decoded_beside_them(scr
     assert script.main("resps", "--questions", "Q") == 0
     assert [path.name for path in policies.iterdir()] == ["planner-kept"]  # the step trains its policies again
     *training, measuring = script.commands
-    assert [command[3] for command in training] == ["train-policy"] * 3
+    assert [command[3] for command in training] == ["train-policy"] * 4
     (methods,) = [word for word in measuring if word.startswith("suite.methods=")]
     assert "generalist/60/8/10,generalist/8/3/4,generalist/resps,generalist/resps-seed1," in methods
 

@@ -138,6 +138,7 @@ def _policy(name: str, schedule: str, **more: tuple[str, ...]) -> Line:
 
 
 RESPS = _policy("Re-SpS: standard PPO", "resps")
+RESPS_DRAWN = _policy("Re-SpS: standard PPO, drawn actions", "resps-drawn")
 RESPS_MAXENT = _policy("Re-SpS: max-entropy PPO", "resps-maxent")
 LTD = _policy("LTD", "ltd")
 LTD_PARTS = (
@@ -286,10 +287,20 @@ FORMS = (
     Form(
         "resps",
         "Re-SpS: trees chosen by a policy, by benchmark",
-        f"Speed-up over autoregressive decoding; one drafter, the generalist. {TREES.format(EAGLE_TREES['resps'])}",
+        "Speed-up over autoregressive decoding; one drafter, the generalist. The standard policy takes its best "
+        "action, as the authors' code does; the paper's Table 4 draws actions at temperature 1: the row after it. "
+        f"{TREES.format(EAGLE_TREES['resps'])}",
         RESPS_COLUMNS,
         ("speedup", "mat"),
-        (EAGLE_TREE["resps"], BEST_TREE, RESPS, RESPS_MAXENT, DEVICE_TREE, _policy("planner (ours)", "planner")),
+        (
+            EAGLE_TREE["resps"],
+            BEST_TREE,
+            RESPS,
+            RESPS_DRAWN,
+            RESPS_MAXENT,
+            DEVICE_TREE,
+            _policy("planner (ours)", "planner"),
+        ),
         ("resps",),
         live=True,
     ),

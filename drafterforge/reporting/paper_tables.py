@@ -74,7 +74,8 @@ NOTHING = ReportTable("", [], [])
 WARNING = (
     "Our figures are measured on the target named here. Published figures are of other models on other hardware: "
     "they show the size of the effects, and their absolute values must not be compared with ours. "
-    "Seconds are of the device in the title, unless a table names another one."
+    "Seconds are of the device in the title, unless a table names another one. Each published table names the version "
+    "of the paper that was read, by the number of the table: what was read, HTML, text and notes, has no pages."
 )
 
 
@@ -337,7 +338,8 @@ def published_table(table: PublishedTable) -> ReportTable:
 
 
 def source_of(table: PublishedTable) -> str:
-    return f"{published().papers[table.paper].name}: {table.table}; target {table.target}; {table.hardware}"
+    paper = published().papers[table.paper].name
+    return f"{paper}: {table.table} ({table.version}); target {table.target}; {table.hardware}"
 
 
 def _printed(value: float | None, figure: str) -> str:

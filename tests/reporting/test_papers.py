@@ -90,6 +90,8 @@ def test_every_published_number_has_paper_table_target_hardware_and_address():
         assert re.fullmatch(r"https://arxiv\.org/abs/\d{4}\.\d{5}", publication.papers[table.paper].address)
         assert table.read.startswith("https://")
         assert all((table.table, table.target, table.hardware))
+        assert re.match(r"(arXiv v\d|ICLR 20\d\d|ICML 20\d\d|AAAI 20\d\d|ACL Findings 20\d\d), ", table.version)
+        assert re.search(r"(Table|Figure) \d|appendix", table.table) or "Number of the" in table.note
         assert table.form in {form.key for form in FORMS}
         for row in table.rows:
             assert row.figure in FIGURES
@@ -612,7 +614,7 @@ def test_markdown_has_every_table_and_every_source():
     assert text.startswith("# The papers' tables: tiny, cpu, float32\n")
     for table in published().tables:
         assert f"]({table.read})" in text
-        assert f"target {table.target}; {table.hardware}" in text
+        assert f"({table.version}); target {table.target}; {table.hardware}" in text
     assert text.count("## ") == len(FORMS) + 1  # and the verdicts
     assert "| LTD | speed-up | 3.96x | 3.79x | 4.53x | 3.41x | 3.92x |" in text
     assert "| MetaSpS-EXP3 | speed-up |  |  |  |  |  |" in text
