@@ -152,15 +152,21 @@ RESPS_ABLATION = (
     _policy("max-entropy PPO, text", "resps-maxent-text"),
     _policy("max-entropy PPO, features", "resps-maxent"),
 )
+POOL_ANSWERS = "answers to prompts of the pool's eight domains"
 TREES = (
     "EAGLE's default tree is {} in our count of levels; the best static tree is that of the policies' grid on their "
-    "training answers. Figures of policies are means over three training seeds, with the standard deviation."
+    "training answers. Policies are trained by replay, on {}, not on the wall clock. Figures of policies are means "
+    "over three training seeds, with the standard deviation. docs/schedulers.md lists what else differs from the "
+    "paper."
 )
 FORMS = (
     Form(
         "hedgespec",
         "HedgeSpec: drafter selection, by domain",
-        "The paper's domains are Python, Math, Biology, Chemistry, MedicalQA, CNN/DM and SQL.",
+        "The paper's domains are Python, Math, Biology, Chemistry, MedicalQA, CNN/DM and SQL. Its experts are whole "
+        "heads, trained on domains that the public generalist had not seen; ours are LoRA adapters of rank 16 of a "
+        "generalist that learned all eight domains, so they gain less. Answers end after 128 tokens: there are no "
+        "long chains of reasoning.",
         DOMAINS,
         ("mat", "tokens_per_s"),
         (ALONE, Line("the domain's expert", drafter=EXPERT), UCBSPEC, EXP3SPEC, *HEDGESPEC, HINDSIGHT),
@@ -217,7 +223,8 @@ FORMS = (
     Form(
         "router",
         "HedgeSpec: accuracy of an offline router on rephrased prompts",
-        "The paper's router reads the prompt's text with BERT; ours reads the target's features.",
+        "The paper's router reads the prompt's text with BERT; ours reads the target's features, and half of the "
+        "prompts that it learned from were rephrased, by other templates than those of this table.",
         PROMPTS,
         ("accuracy",),
         (Line("offline router", "router"),),
@@ -236,7 +243,8 @@ FORMS = (
         "metasd",
         "MetaSD: drafter selection, by task",
         "Block efficiency is the share of drafted levels that were accepted, the paper's reward BE. The best drafter "
-        "alone is the best of each column, if all drafters of the pool were measured there.",
+        "alone is the best of each column, if all drafters of the pool were measured there. The paper gives no value "
+        "of its exploration strength; ours is 1.",
         METASD_COLUMNS,
         ("speedup", "mat", "accept_rate"),
         (*METASD_LINES, RETRIEVAL),
@@ -270,7 +278,8 @@ FORMS = (
     Form(
         "banditspec",
         "BanditSpec: drafter selection, by benchmark",
-        "Spec-Bench is the total of its six groups, if all were measured.",
+        "Spec-Bench is the total of its six groups, if all were measured. The paper gives no value of its confidence "
+        "delta; ours is 0.05. The paper's drafter is EAGLE-2, ours EAGLE-3.",
         {"Spec-Bench": ("spec_bench",), "Alpaca": ("alpaca",), **_own_columns("CodeEditor", "DebugBench")},
         ("mat", "tokens_per_s"),
         (
@@ -289,7 +298,7 @@ FORMS = (
         "Re-SpS: trees chosen by a policy, by benchmark",
         "Speed-up over autoregressive decoding; one drafter, the generalist. The standard policy takes its best "
         "action, as the authors' code does; the paper's Table 4 draws actions at temperature 1: the row after it. "
-        f"{TREES.format(EAGLE_TREES['resps'])}",
+        f"{TREES.format(EAGLE_TREES['resps'], POOL_ANSWERS)}",
         RESPS_COLUMNS,
         ("speedup", "mat"),
         (
@@ -307,7 +316,8 @@ FORMS = (
     Form(
         "resps_ablation",
         "Re-SpS: ablation of policy and state",
-        "Tokens/s over those of EAGLE's default tree, mean of five benchmarks, and the number of different trees.",
+        "Tokens/s over those of EAGLE's default tree, mean of five benchmarks, and the number of different trees. The "
+        "paper's text is encoded by SBERT, ours is the mean embedding of the last 64 tokens.",
         {},
         ("over_static", "actions"),
         RESPS_ABLATION,
@@ -317,7 +327,8 @@ FORMS = (
     Form(
         "resps_acceptance",
         "Re-SpS: acceptance",
-        "Share of drafted levels that were accepted, and MAT. The paper's acceptance length counts otherwise than MAT.",
+        "Share of drafted levels that were accepted, and MAT. The paper's acceptance length counts otherwise than "
+        "MAT. Its Tables 5, 7 and 8 are not in what was read.",
         RESPS_COLUMNS,
         ("accept_rate", "mat"),
         (EAGLE_TREE["resps"], RESPS),
@@ -349,7 +360,7 @@ FORMS = (
         "ltd",
         "LTD: depth and size chosen by policies, by benchmark",
         "Speed-up over autoregressive decoding; one drafter, the generalist. The paper's static trees come from a grid "
-        f"search. {TREES.format(EAGLE_TREES['ltd'])}",
+        f"search. {TREES.format(EAGLE_TREES['ltd'], POOL_ANSWERS)}",
         LTD_COLUMNS,
         ("speedup", "mat"),
         (EAGLE_TREE["ltd"], BEST_TREE, LTD, DEVICE_TREE),
