@@ -74,6 +74,7 @@ class Evidence:
     actions: dict[str, Point]  # schedule -> number of different trees
     over_best: dict[tuple[str, str], Point]  # such as `T = 1, live`, schedule -> speed over the best static tree
     scaling: dict[tuple[str, int], Point]  # selector, number of drafters -> MAT
+    scaling_speed: dict[tuple[str, int], Point]  # selector, number of drafters -> timed tokens/s
     router: dict[str, Point]  # wording of the prompts -> accuracy
     signals: dict[tuple[str, str], Point]  # domain, reward of bandits -> signal strength
     priced: dict[tuple[str, str], Point]  # device of a latency profile, schedule -> speed over no drafting
@@ -137,7 +138,8 @@ def _gather(all_reports: Sequence[Report], reports: Sequence[Report], generalist
         pool=max(pools, key=len, default=[]),
         actions=_actions(greedy),
         over_best=_over_best(reports),
-        scaling=_scaling(greedy),
+        scaling=_scaling(greedy, "mat"),
+        scaling_speed=_scaling(greedy, "tokens_per_s"),
         router=_router(reports),
         signals=_signals(greedy),
         priced=_priced(greedy),
@@ -322,8 +324,8 @@ def _over_best(reports: Sequence[Report]) -> dict[tuple[str, str], Point]:
     return points
 
 
-def _scaling(reports: Sequence[Report]) -> dict[tuple[str, int], Point]:
-    """MAT by selector and pool size.  Replayed figures come first, because they average over pools of one size."""
+def _scaling(reports: Sequence[Report], figure: str) -> dict[tuple[str, int], Point]:
+    """A figure by selector and pool size.  Replayed ones come first, because they average over pools of one size."""
     points = []
     for index, report in enumerate(reports):
         rows = [row for row in rows_of(report) if row.get("axis") == POOL_SIZE and _is_plain(row)]
@@ -332,9 +334,9 @@ def _scaling(reports: Sequence[Report]) -> dict[tuple[str, int], Point]:
     points.sort(key=lambda point: " over the pool" in text(point[1].get("method")))
     scaling: dict[tuple[str, int], Point] = {}
     for index, row in points:
-        mat, (selector, pool, _) = number(row.get("mat")), text(row.get("method")).partition(" over the pool")
-        if mat is not None and count(row.get("at")):
-            point = Point(mat, live=bool(pool) or is_live(row), report=index, selector=selector)
+        value, (selector, pool, _) = number(row.get(figure)), text(row.get("method")).partition(" over the pool")
+        if value is not None and count(row.get("at")):
+            point = Point(value, live=bool(pool) or is_live(row), report=index, selector=selector)
             scaling.setdefault((selector, count(row.get("at"))), point)
     return scaling
 

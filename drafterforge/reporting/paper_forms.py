@@ -15,7 +15,14 @@ from drafterforge.reporting.paper_evidence import (
     SMALL_LMS,
     STATIC,
 )
-from drafterforge.reporting.paper_steps import EAGLE_TREES, HOLD_CYCLES, Reduction, commands_of, reductions_of
+from drafterforge.reporting.paper_steps import (
+    EAGLE_TREES,
+    HOLD_CYCLES,
+    POOL_SIZES,
+    Reduction,
+    commands_of,
+    reductions_of,
+)
 
 FIGURES = {  # key -> heading, form, unit
     "mat": ("MAT", ".2f", ""),
@@ -194,11 +201,17 @@ FORMS = (
         "many_drafters",
         "HedgeSpec: 32 drafters",
         "MAT against the number of drafters, up to 32 LoRA experts of one generalist: of eight domains, with two "
-        "training seeds and two other ranks each, trained for 40 steps. Pools are drawn at random, four of each size.",
-        {f"N = {size}": (str(size),) for size in (1, 2, 4, 8, 16, 32)},
+        "training seeds and two other ranks each, trained for 40 steps. Pools are drawn at random, four of each size; "
+        "those that are timed begin with the generalist.",
+        {f"N = {size}": (str(size),) for size in POOL_SIZES},
         ("mat",),
-        (*HEDGESPEC, UCBSPEC, EXP3SPEC),
-        ("many-drafters",),
+        (
+            *HEDGESPEC[:-1],
+            replace(HEDGESPEC[-1], figures=("mat", "tokens_per_s")),
+            UCBSPEC,
+            EXP3SPEC,
+        ),
+        ("many-drafters", "many-drafters-timed"),
         pool=MANY_DRAFTERS,
     ),
     Form(

@@ -120,6 +120,7 @@ TASKS = ("python", "translation", "summarization", "science", "math")  # domains
 BLACK_BOX = tuple(f"{domain}{SMALL_LM}" for domain in ("general", *TASKS))
 VARIANTS = {"seed1": "seed=1", "seed2": "seed=2", "rank4": "drafter.lora.rank=4", "rank64": "drafter.lora.rank=64"}
 MANY = tuple(f"{domain}-{variant}" for variant in VARIANTS for domain in POOL_DOMAINS)  # 32 experts
+POOL_SIZES = (1, 2, 4, 8, 16, 32)
 ANSWERS = (
     "drafterforge prepare-data domain=general name=papers-answers data.num_train=1600 data.num_val=64 data.num_test=16 "
     "data.max_new_tokens=128"
@@ -282,6 +283,18 @@ STEPS = (
         ),
         ("papers-black-box-timed",),
         folder="black-box",
+    ),
+    Step(
+        "many-drafters-timed",
+        CLOCK,
+        40,
+        (
+            "drafterforge eval suite=scaling name=papers-many-drafters-timed suite.replay=false suite.temperatures=[] "
+            "suite.batch_sizes=[] suite.context_lengths=[] "
+            f'"suite.pool_sizes={_listed(*map(str, POOL_SIZES))}" "pool.drafters={_listed("general", *MANY)}"',
+        ),
+        ("papers-many-drafters-timed",),
+        folder="many-drafters",
     ),
     Step(
         "resps",

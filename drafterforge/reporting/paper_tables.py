@@ -108,10 +108,11 @@ class Cell:
     reason: str = ""  # why there is no value
     deviation: float | None = None  # over training seeds
     interval: tuple[float, float] | None = None  # of 95 %
+    by_seed: tuple[float, ...] = ()  # values of the training seeds, if there are several
 
     @property
     def printed(self) -> str:
-        """The value with its spread."""
+        """The value with its spread; empty without a value."""
         _, *style = FIGURES[self.figure]
         spread = "" if self.deviation is None else f" ±{format_number(self.deviation, style[0])}"
         if self.interval is not None:
@@ -199,9 +200,9 @@ def paper_table(form: Form, evidence: Evidence, reasons: Sequence[Reason] = ()) 
     marks = {reason: mark(index) for index, reason in enumerate(PaperTable(form, NOTHING, cells).reasons)}
     lines = []
     for row in rows:
-        name, *style = FIGURES[row[0].figure]
+        name = FIGURES[row[0].figure][0]
         printed = [cell.printed if cell.value is not None else marks.get(cell.reason, "") for cell in row]
-        mean = [format_number(_mean([cell.value for cell in row]), *style)] if averaged else []
+        mean = [_mean_of(row).printed] if averaged else []
         lines.append([row[0].method, name, *printed, *mean])
     mean = [MEAN] if averaged else []
     ours = ReportTable(form.title, ["method", "figure", *headings, *mean], lines, name_columns=2, note=form.caption)
@@ -238,7 +239,7 @@ def _cell(
         if (tasks := _faster_tasks(evidence, form, line)) is not None:
             return replace(cell, value=tasks[0], source=tasks[1])
     elif form.key in POINTS or figure == "actions":
-        point = _point(evidence, form, line, domain)
+        point = _point(evidence, form, line, figure, domain)
         if point is not None:
             return replace(cell, value=point.value, source=point, deviation=point.deviation, interval=point.interval)
     elif figure == "over_static":
@@ -247,15 +248,16 @@ def _cell(
             ratios, source = over
             return replace(cell, value=_mean(ratios), source=source, deviation=_deviation(ratios))
     elif (row := best_row(evidence, form, line, figure, domain)) is not None:
-        by_seed = [figures[figure] for figures in row.by_seed if figure in figures]
-        return replace(cell, value=row.figures[figure], source=row, deviation=_deviation(by_seed))
+        by_seed = tuple(figures[figure] for figures in row.by_seed if figure in figures)
+        return replace(cell, value=row.figures[figure], source=row, deviation=_deviation(by_seed), by_seed=by_seed)
     return replace(cell, reason=next((reason.why for reason in reasons if reason.explains(cell)), ""))
 
 
-def _point(evidence: Evidence, form: Form, line: Line, column: str) -> Point | None:
+def _point(evidence: Evidence, form: Form, line: Line, figure: str, column: str) -> Point | None:
     """The point of a form that is not filled from rows, or the number of trees of a policy."""
     if form.key in ("scaling", "many_drafters"):
-        return evidence.scaling.get((line.selector, int(column)))
+        points = evidence.scaling_speed if figure == "tokens_per_s" else evidence.scaling
+        return points.get((line.selector, int(column)))
     return {
         "router": lambda: evidence.router.get(column),
         "metasd_signal": lambda: evidence.signals.get((column, line.selector)),
@@ -312,6 +314,14 @@ def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: st
 
 def _of(rows: Sequence[MeasuredRow], drafter: str) -> MeasuredRow | None:
     return next((row for row in rows if row.drafter == drafter), None)
+
+
+def _mean_of(row: Sequence[Cell]) -> Cell:
+    """The mean of a row's cells; its deviation is that of the means of the training seeds."""
+    seeds = zip(*(cell.by_seed for cell in row), strict=False)
+    means = [sum(values) / len(values) for values in seeds]
+    value = _mean([cell.value for cell in row])
+    return replace(row[0], value=value, deviation=None if value is None else _deviation(means))
 
 
 def _deviation(values: Sequence[float]) -> float | None:

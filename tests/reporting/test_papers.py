@@ -267,7 +267,7 @@ def test_policies_of_several_seeds_are_one_row_with_their_mean_and_deviation():
     ]
     by_form = tables(report(*rows, replayed=counts))
     assert cells(by_form["ltd"])["LTD", "speed-up"] == {"QA": "1.50x ±0.50"}
-    assert cells(by_form["resps"])["Re-SpS: standard PPO", "speed-up"]["mean"] == "3.00x"
+    assert cells(by_form["resps"])["Re-SpS: standard PPO", "speed-up"]["mean"] == "3.00x ±1.41"
     assert cells(by_form["resps_ablation"]) == {
         ("standard PPO, features", "over the default tree"): {"mean": "3.000x ±1.414"},
         ("standard PPO, features", "trees used"): {"mean": "5 ±1"},
@@ -389,6 +389,11 @@ def test_pools_of_small_models_and_of_many_drafters_have_tables_to_themselves():
     }
     assert cells(by_form["metasd"])["MetaSD-UCB", "MAT"] == {"Math (gsm8k)": "4.00"}
     assert cells(by_form["many_drafters"]) == {("UCBSpec", "MAT"): {"N = 32": "2.25"}}
+    timed = report(over("hedgespec", "all", 2.5, axis="pool size", at=16, drafters=[f"d{n}" for n in range(33)]))
+    assert cells(tables(timed)["many_drafters"]) == {
+        ("HedgeSpec (ours)", "MAT"): {"N = 16": "2.50"},
+        ("HedgeSpec (ours)", "tokens/s"): {"N = 16": "36.0"},
+    }
     assert cells(by_form["scaling"]) == {} and [row[0] for row in by_form["drafters"].ours.cells] == POOL
 
 
