@@ -143,9 +143,9 @@ def test_learning_is_shown_against_the_server_without_it(results):
         for part, speeds in (("all requests", (20, 20, 24, 30)), ("last 100 requests", (20, 25, 25, 50)))
         for method, speed in zip(("autoregressive", "auto", "auto, experts", "auto, memory"), speeds, strict=True)
     ]
-    lines = "\n".join(module.learned({"rows": rows}))
-    assert "| all requests | 2.00 | 1.20x; 2.40 | 1.50x; 3.00 |" in lines
-    assert "| last 100 requests | 2.50 | 1.00x; 2.50 | 2.00x; 5.00 |" in lines
+    text = "\n".join(module.learned({"rows": rows}))
+    assert "| all requests | 2.00 | 1.20x; 2.40 | 1.50x; 3.00 |" in text
+    assert "| last 100 requests | 2.50 | 1.00x; 2.50 | 2.00x; 5.00 |" in text
 
 
 def test_experts_are_shown_by_domain(results):
@@ -154,6 +154,6 @@ def test_experts_are_shown_by_domain(results):
         {"domain": "chat", "questions": 80, "public": 2.0, "experts_full": None},
         {"domain": "sql", "questions": 80, "public": 2.0, "experts_full": 2.5},
     ]
-    lines = "\n".join(module.premise({"rows": rows}))
-    assert "on 80 held-out questions each" in lines
-    assert "| chat | 2.00 |  |" in lines and "| sql | 2.00 | 2.50 |" in lines
+    text = "\n".join(module.premise({"rows": rows}))
+    assert "on 80 held-out questions each" in text
+    assert "| chat | 2.00 |  |" in text and "| sql | 2.00 | 2.50 |" in text

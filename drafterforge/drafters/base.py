@@ -1,6 +1,6 @@
 """The interface of a drafter kind: training, opening, checking, decoding, pooling and export.
 
-A new kind is a `DrafterKind` and one line in `registry.py`; all other code goes through this interface.
+A new kind is a `DrafterKind` that is registered, see docs/add-a-drafter.md; all other code goes through this interface.
 Axes: N drafters, B rows (sequences decoded together), H hidden of the target.
 """
 
@@ -64,8 +64,8 @@ class DistillationResult(Protocol):
     best_step: int
     curve: list[dict[str, float]]
 
-    def summary(self, chain: int) -> str:
-        """The result in words.  chain: tokens drafted per validation step."""
+    def summary(self, chain: int, num_prompts: int) -> str:
+        """The result in words.  chain: tokens that a validation drafts, for each of `num_prompts` prompts."""
 
 
 # fits several lightning modules side by side, each as if alone, and restores the best weights of each

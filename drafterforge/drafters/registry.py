@@ -38,7 +38,10 @@ def kind_named(name: str) -> DrafterKind:
     for kind in KINDS.values():
         if name == kind.name or name in kind.aliases:
             return kind
-    raise ConfigError(f"there is no kind of drafter {name[:60]!r}; have {', '.join(KINDS)}")
+    raise ConfigError(
+        f"there is no kind of drafter {name[:60]!r}; have {', '.join(KINDS)}; register one of another "
+        "package first, see docs/add-a-drafter.md"
+    )
 
 
 def trained_kind(name: str) -> DrafterKind:

@@ -1,20 +1,17 @@
 """A drafter kind that the package does not have: a bigram table; docs/add-a-drafter.md shows its parts."""
 
+# --8<-- [start:config]
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from drafterforge.config import catalogue
-from drafterforge.config.drafter import DRAFTERS, DrafterConfig
+from drafterforge.config.drafter import DrafterConfig
 from drafterforge.config.fields import setting
-from drafterforge.drafters import registry
 from drafterforge.drafters.base import Drafter, DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
 from drafterforge.drafters.proposer import JudgedProposer
 from drafterforge.errors import DrafterforgeError
@@ -26,7 +23,6 @@ from drafterforge.tree.grow import Tree, TreeShape
 FILE = "bigrams.safetensors"
 
 
-# --8<-- [start:config]
 @dataclass(frozen=True)
 class BigramConfig(DrafterConfig):
     """Bigrams of the domain's answers."""
@@ -122,18 +118,3 @@ class BigramKind(DrafterKind):
 
 
 # --8<-- [end:kind]
-@contextmanager
-def registered(kind: DrafterKind | None = None) -> Iterator[DrafterKind]:
-    """Registers a kind, the bigram kind by default, and removes it afterwards."""
-    kind = kind or BigramKind()
-    registry.register(kind)
-    try:
-        yield kind
-    finally:
-        del registry.KINDS[kind.name], DRAFTERS[kind.name], catalogue.REGISTERED["drafter"][kind.name]
-
-
-def written(folder: Path, table: Tensor) -> DrafterSource:
-    """A drafter's files in a folder."""
-    save_file({"table": table}, folder / FILE)
-    return DrafterSource("bigrams", BigramKind.name, folder)

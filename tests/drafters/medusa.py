@@ -1,5 +1,6 @@
 """A neural drafter kind that the package does not have: Medusa-like heads; docs/add-a-drafter.md shows its parts."""
 
+# --8<-- [start:config]
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ class MedusaConfig(DrafterConfig):
     num_heads: int = setting(3, "tokens that are drafted, by a head each")
 
 
+# --8<-- [end:config]
 # --8<-- [start:module]
 class MedusaHeads(nn.Module):
     """Head i predicts the token i + 1 positions after a root, from its embedding and the feature before it."""
@@ -69,6 +71,7 @@ class MedusaModule(DistillModule):
 
 
 # --8<-- [end:module]
+# --8<-- [start:proposer]
 @dataclass(frozen=True, eq=False)
 class Medusa(Drafter):
     """Trained heads."""
@@ -82,7 +85,6 @@ class Medusa(Drafter):
         return self.heads.lm_head(self.heads(features, roots)).transpose(0, 1)
 
 
-# --8<-- [start:proposer]
 class MedusaProposer(JudgedProposer):
     """Drafts for all rows; its state is the newest token of each and the feature before it."""
 
@@ -152,8 +154,8 @@ class MedusaKind(DrafterKind):
     def load(self, source: DrafterSource, target: Target, shared: dict | None = None) -> Medusa:
         tensors = load_file(source.folder / FILE)
         heads = MedusaHeads(len(tensors) // 2, target.backbone.embedding, target.head_weight)
-        heads.load_state_dict(tensors, strict=False)  # the head is the target's
-        return Medusa(heads.to(target.device, target.dtype))
+        heads.load_state_dict(tensors | {"lm_head.weight": target.head_weight})
+        return Medusa(heads.to(target.device, target.compute_dtype))
 
     def check(self, name: str, drafter: Medusa, target: Target) -> None:
         if drafter.heads.embedding.shape != target.backbone.embedding.shape:

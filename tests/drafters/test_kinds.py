@@ -25,7 +25,8 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.tree.grow import TreeShape
-from tests.drafters.bigram import Bigrams, registered, written
+from tests.drafters.bigram import Bigrams
+from tests.drafters.registering import registered, written
 from tests.models import tiny_drafter, tiny_target
 
 ROOMS = (Path(drafterforge.__file__).parent, Path(pipelines.__file__).parent)

@@ -9,8 +9,8 @@ import pytest
 import drafterforge
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.bundle.record import read_record
-from tests.drafters.bigram import registered
 from tests.drafters.medusa import MedusaKind
+from tests.drafters.registering import registered
 
 pytestmark = pytest.mark.slow  # whole programs
 

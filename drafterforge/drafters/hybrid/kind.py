@@ -64,8 +64,8 @@ def combine(name: str, first: Drafter | None, second: Drafter | None) -> HybridD
     """The hybrid of a neural and a retrieval drafter; ConfigError for other drafters."""
     if not can_combine(first, second):
         raise ConfigError(
-            f"{name}: a hybrid combines an EAGLE-3 drafter and a retrieval drafter, in this order; type "
-            f"NAME{JOINT}retrieval, NAME being an EAGLE-3 drafter"
+            f"{name}: a hybrid combines a drafter whose trees take candidates while they grow (EAGLE-3, block) and a "
+            f"retrieval drafter, in this order; type NAME{JOINT}retrieval, NAME being such a drafter"
         )
     return HybridDrafter(first, second)
 
