@@ -70,7 +70,7 @@ def test_questions_have_to_be_named_and_unknown_steps_are_refused(script, capsys
 
 
 def test_the_best_static_tree_of_the_trained_policies_is_decoded_beside_them(script):
-    policies = script.root / "runs" / "smollm2-135m" / "policies"
+    policies = script.root / "runs" / "resps" / "smollm2-135m" / "policies"
     for name in ("resps", "resps-seed2", "planner-kept"):
         (policies / name).mkdir(parents=True)
     assert script.main("resps", "--questions", "Q") == 0

@@ -321,7 +321,7 @@ FORMS = (
             RESPS_DRAWN,
             RESPS_MAXENT,
             DEVICE_TREE,
-            _policy("planner (ours)", "planner"),
+            _policy("planner (ours), Re-SpS's trees", "planner"),
         ),
         ("resps",),
         live=True,
@@ -479,6 +479,6 @@ FORMS = (
             _policy("marginal (ours)", "marginal"),
             _policy("perfect foresight with LTD's trees", f"{FORESIGHT} of ltd-paper"),
         ),
-        ("other-devices",),
+        ("resps-devices", "ltd-devices"),
     ),
 )

@@ -38,7 +38,7 @@ class Step:
     reports: tuple[str, ...]  # names in the folder `reports`, or of a router in `policies`
     reductions: tuple[Reduction, ...] = ()
     tree_of: str = ""  # report whose best static tree stands for `TREE` in the commands
-    folder: str = ""  # in the runs folder, for drafters that must not join the pool of other steps
+    folder: str = ""  # in the runs folder: drafters join the pool of no other step, and a grid has its latency profile
 
 
 def _listed(*names: str) -> str:
@@ -50,13 +50,15 @@ def _replayed(suite: str, name: str, more: str, *selectors: str) -> str:
     return f'drafterforge eval suite={suite} name={name} {more} {off} "suite.selectors={_listed(*selectors)}"'
 
 
-def _timed(name: str, *methods: str, more: str = "") -> str:
-    keys = f"suite.questions=FOLDER limit=4 suite.replay=false{more and f' {more}'}"
+def _timed(name: str, *methods: str, more: str = "", limit: int = 4) -> str:
+    keys = f"suite.questions=FOLDER limit={limit} suite.replay=false{more and f' {more}'}"
     return f'drafterforge eval suite=papers name={name} {keys} "suite.methods={_listed(*methods)}"'
 
 
 # --- Re-SpS and LTD by their papers' settings ------------------------------------------------------
 
+LIMITS = {"resps": 2, "ltd": 4}  # questions of each benchmark: Re-SpS's trees are up to 32 wide
+REPLAYED, DECODED = "live.num_prompts=0", "live.num_prompts=12"
 SAMPLED = (0.5, 1.0)  # temperatures
 HOLD_CYCLES = (1, 10, 20, 30, 50)  # cycles for which Re-SpS holds a tree
 SEEDS = (1, 2)  # of further trainings
@@ -78,25 +80,26 @@ DEVICES = ("a100-8b", "h100-8b")
 
 
 def _train(paper: str, name: str, *more: str, policy: str = "", seeded: bool = True) -> str:
-    """Train a policy by its paper's settings, with all seeds; `marginal`, which has no network, on the same traces."""
+    """Train a policy by its paper's settings, with all seeds; those without PPO, which are ours, on the same traces."""
     nodes, depth, top_k = EAGLE_TREES[paper].split("/")
-    ours = policy == "marginal"
+    ours = policy in ("marginal", "planner")
     sizes = [size for size in REDUCTIONS[paper] if not ours or size.key.startswith("traces.")]
     words = [TRAIN, *([f"policy={policy}"] if policy else []), f"experiment={EXPERIMENTS[paper]}"]
     words += [*(f"{size.key}={size.value}" for size in sizes), "traces.num_test=40"]
     words += [f"runtime.num_tokens={nodes}", f"runtime.depth={depth}", f"runtime.top_k={top_k}"]
-    words += [f'"seeds={_listed(*map(str, SEEDS))}"'] if seeded and not ours else []
+    words += [f'"seeds={_listed(*map(str, SEEDS))}"'] if seeded and policy != "marginal" else []
     return " ".join([*words, *more, f"name={name}"])
 
 
 def _priced(paper: str, name: str, device: str, policy: str = "") -> str:
-    return _train(paper, f"{name}-{device}", f"latency={device}", "live.num_prompts=0", policy=policy)
+    return _train(paper, f"{name}-{device}", f"latency={device}", REPLAYED, policy=policy)
 
 
 def _sampled(paper: str, name: str, temperature: float, policy: str = "") -> str:
     """Train on sampled answers, which are recorded for each temperature."""
     traces = f"traces.name={paper}-t{temperature:g}"
-    return _train(paper, f"{name}-t{temperature:g}", f"traces.temperature={temperature:g}", traces, policy=policy)
+    keys = f"traces.temperature={temperature:g}", traces, DECODED
+    return _train(paper, f"{name}-t{temperature:g}", *keys, policy=policy)
 
 
 def with_seeds(name: str) -> list[str]:
@@ -110,7 +113,7 @@ def _decoded(paper: str, name: str, policies: tuple[str, ...], *further: str, te
     methods = [f"generalist/{seeded}" for policy in policies for seeded in with_seeds(policy)]
     more = f'suite.max_new_tokens=128 "suite.benchmarks={_listed(*BENCHMARKS[paper])}"'
     more += f" suite.temperature={temperature:g}" if temperature else ""
-    return _timed(name, *trees, *methods, *further, more=more)
+    return _timed(name, *trees, *methods, *further, more=more, limit=LIMITS[paper])
 
 
 # --- pools that are trained for a table ------------------------------------------------------------
@@ -233,23 +236,30 @@ STEPS = (
         folder="many-drafters",
     ),
     Step(
-        "other-devices",
+        "resps-devices",
         REPLAY,
-        360,
+        180,
         tuple(
-            command
+            _priced("resps", name, device, policy)
             for device in DEVICES
-            for command in (
-                _priced("resps", "resps", device),
-                _priced("resps", "resps-maxent", device, policy="resps-maxent"),
-                _priced("ltd", "ltd", device),
-                _priced("ltd", "marginal", device, policy="marginal"),
-            )
+            for name, policy in (("resps", ""), ("resps-maxent", "resps-maxent"))
         ),
+        tuple(f"policy-{policy}-{device}" for device in DEVICES for policy in ("resps", "resps-maxent")),
+        REDUCTIONS["resps"],
+        folder="resps",
+    ),
+    Step(
+        "ltd-devices",
+        REPLAY,
+        180,
         tuple(
-            f"policy-{policy}-{device}" for device in DEVICES for policy in ("resps", "resps-maxent", "ltd", "marginal")
+            _priced("ltd", name, device, policy)
+            for device in DEVICES
+            for name, policy in (("ltd", ""), ("marginal", "marginal"))
         ),
-        (*REDUCTIONS["resps"], *REDUCTIONS["ltd"]),
+        tuple(f"policy-{policy}-{device}" for device in DEVICES for policy in ("ltd", "marginal")),
+        REDUCTIONS["ltd"],
+        folder="ltd",
     ),
     Step(
         "domains-timed",
@@ -299,38 +309,40 @@ STEPS = (
     Step(
         "resps",
         CLOCK,
-        240,
+        300,
         (
-            _train("resps", "resps"),
-            _train("resps", "resps-drawn", "policy.temperature=1"),
-            _train("resps", "resps-maxent", policy="resps-maxent"),
-            f"{TRAIN} policy=planner",
-            _decoded("resps", "papers-resps", ("resps", "resps-drawn", "resps-maxent"), "generalist/planner"),
+            _train("resps", "resps", DECODED),
+            _train("resps", "resps-drawn", "policy.temperature=1", REPLAYED),
+            _train("resps", "resps-maxent", DECODED, policy="resps-maxent"),
+            _train("resps", "planner", REPLAYED, policy="planner"),
+            _decoded("resps", "papers-resps", ("resps", "resps-drawn", "resps-maxent", "planner")),
         ),
         ("papers-resps", "policy-resps", "policy-resps-drawn", "policy-resps-maxent", "policy-planner"),
         REDUCTIONS["resps"],
         tree_of="policy-resps",
+        folder="resps",
     ),
     Step(
         "resps-ablation",
         CLOCK,
-        180,
+        90,
         (
-            _train("resps", "resps-text", policy="resps-text"),
-            _train("resps", "resps-maxent-text", '"policy.parts=[text]"', policy="resps-maxent"),
+            _train("resps", "resps-text", REPLAYED, policy="resps-text"),
+            _train("resps", "resps-maxent-text", '"policy.parts=[text]"', REPLAYED, policy="resps-maxent"),
             _decoded("resps", "papers-resps-ablation", ("resps-text", "resps-maxent-text")),
         ),
         ("papers-resps-ablation", "policy-resps-text", "policy-resps-maxent-text"),
         REDUCTIONS["resps"],
         tree_of="policy-resps-text",
+        folder="resps",
     ),
     Step(
         "resps-caching",
         CLOCK,
-        120,
+        90,
         (
             *(
-                _train("resps", f"resps-hold{count}", f"policy.hold_cycles={count}", seeded=False)
+                _train("resps", f"resps-hold{count}", f"policy.hold_cycles={count}", REPLAYED, seeded=False)
                 for count in HOLD_CYCLES
             ),
             _decoded("resps", "papers-resps-caching", (), *(f"generalist/resps-hold{count}" for count in HOLD_CYCLES)),
@@ -338,49 +350,53 @@ STEPS = (
         ("papers-resps-caching", *(f"policy-resps-hold{count}" for count in HOLD_CYCLES)),
         REDUCTIONS["resps"],
         tree_of="policy-resps-hold1",
+        folder="resps",
     ),
     Step(
         "ltd",
         CLOCK,
         180,
-        (_train("ltd", "ltd"), _decoded("ltd", "papers-ltd", ("ltd",))),
+        (_train("ltd", "ltd", DECODED), _decoded("ltd", "papers-ltd", ("ltd",))),
         ("papers-ltd", "policy-ltd"),
         REDUCTIONS["ltd"],
         tree_of="policy-ltd",
+        folder="ltd",
     ),
     Step(
         "ltd-ablation",
         CLOCK,
         240,
         (
-            _train("ltd", "ltd-size", "policy.decides=size", "policy.max_depth=9"),
-            _train("ltd", "ltd-depth", "policy.decides=depth"),
-            _train("ltd", "ltd-independent", "policy.decides=independent"),
+            _train("ltd", "ltd-size", "policy.decides=size", "policy.max_depth=9", DECODED),
+            _train("ltd", "ltd-depth", "policy.decides=depth", DECODED),
+            _train("ltd", "ltd-independent", "policy.decides=independent", DECODED),
             _decoded("ltd", "papers-ltd-ablation", ("ltd-size", "ltd-depth", "ltd-independent")),
         ),
         ("papers-ltd-ablation", "policy-ltd-size", "policy-ltd-depth", "policy-ltd-independent"),
         REDUCTIONS["ltd"],
         tree_of="policy-ltd-size",
+        folder="ltd",
     ),
     Step(
         "ltd-rewards",
         CLOCK,
-        180,
+        120,
         (
             *(
-                _train("ltd", name, "policy.decides=size", "policy.max_depth=9", f"policy.objective={objective}")
-                for name, objective in (("ltd-size-length", "accept_length"), ("ltd-size-time", "time"))
+                _train("ltd", name, "policy.decides=size", "policy.max_depth=9", f"policy.objective={reward}", REPLAYED)
+                for name, reward in (("ltd-size-length", "accept_length"), ("ltd-size-time", "time"))
             ),
             _decoded("ltd", "papers-ltd-rewards", ("ltd-size-length", "ltd-size-time")),
         ),
         ("papers-ltd-rewards", "policy-ltd-size-length", "policy-ltd-size-time"),
         REDUCTIONS["ltd"],
         tree_of="policy-ltd-size-length",
+        folder="ltd",
     ),
     Step(
         "ltd-sampled",
         CLOCK,
-        240,
+        300,
         (
             *(_sampled("ltd", "ltd", temperature) for temperature in SAMPLED),
             _decoded("ltd", "papers-ltd-sampled", ("ltd",), temperature=1.0),
@@ -388,6 +404,7 @@ STEPS = (
         ("papers-ltd-sampled", *(f"policy-ltd-t{temperature:g}" for temperature in SAMPLED)),
         REDUCTIONS["ltd"],
         tree_of="policy-ltd",
+        folder="ltd",
     ),
     Step(
         "ltd-mmlu",
@@ -400,6 +417,7 @@ STEPS = (
         ),
         ("papers-ltd-mmlu",),
         REDUCTIONS["ltd"],
+        folder="ltd",
     ),
     Step(
         "resps-sampled",
@@ -412,14 +430,19 @@ STEPS = (
         ),
         tuple(f"policy-{name}-t{temperature:g}" for temperature in SAMPLED for name in ("resps", "resps-maxent")),
         REDUCTIONS["resps"],
+        folder="resps",
     ),
 )
 BY_NAME = {step.name: step for step in STEPS}
 
 
 def commands_of(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The commands of several steps, each once."""
-    return tuple(dict.fromkeys(command for name in names for command in BY_NAME[name].commands))
+    """The commands of several steps, each once, with their runs folders."""
+    commands = []
+    for step in (BY_NAME[name] for name in names):
+        folder = f" runs_dir=runs/{step.folder}" if step.folder else ""
+        commands += [command + folder for command in step.commands]
+    return tuple(dict.fromkeys(commands))
 
 
 def reductions_of(names: tuple[str, ...]) -> tuple[Reduction, ...]:

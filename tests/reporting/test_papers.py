@@ -28,6 +28,7 @@ from drafterforge.reporting.paper_steps import (
     MANY,
     REDUCTIONS,
     STEPS,
+    commands_of,
 )
 from drafterforge.reporting.paper_tables import PaperTable, Reason, paper_tables, render_papers
 from drafterforge.reporting.published import published
@@ -140,7 +141,7 @@ def test_lines_name_selectors_that_exist():
 @pytest.mark.slow
 def test_the_commands_that_tables_suggest_exist():
     typed = {tuple(shlex.split(command)) for form in FORMS for command in form.commands}
-    assert typed == {tuple(shlex.split(command)) for step in STEPS for command in step.commands}
+    assert typed == {tuple(shlex.split(command)) for command in commands_of(tuple(step.name for step in STEPS))}
     by_command = {name: [keys for _, command, *keys in typed if command == name] for _, name, *_ in typed}
     assert by_command.keys() == {"train-policy", "eval", "prepare-data", "train-drafter"}
     expected = {line.schedule for form in FORMS for line in form.lines} | {"router"}
@@ -152,6 +153,7 @@ def test_the_commands_that_tables_suggest_exist():
         assert (name or cfg.policy.name or cfg.policy.method) in expected
         if cfg.live.num_prompts and cfg.policy.method in EXPERIMENTS:
             assert cfg.grid.name == f"{cfg.policy.method}-paper"
+            assert cfg.runs_dir == f"runs/{cfg.policy.method}"
             assert cfg.seeds == ([] if name.startswith("resps-hold") else [1, 2])
     for keys in by_command["eval"]:
         check_suite(load_config("eval", EvaluateConfig, keys))
