@@ -439,8 +439,9 @@ FORMS = (
     Form(
         "sampled",
         "Selectors at three temperatures",
-        "MAT on the prompts of all domains, replayed. A sampled answer confirms drafts as a greedy one does: the token "
-        "that plain decoding samples at that seed is accepted. Options of selectors are the same at all temperatures.",
+        "MAT on the prompts of all domains, replayed. A sampled answer confirms drafts as a greedy one does: the "
+        "token that plain decoding samples at that seed is accepted. The papers verify by rejection instead; "
+        "docs/results.md compares both. Options of selectors are the same at all temperatures.",
         {f"T = {temperature:g}": (f"{temperature:g}",) for temperature in TEMPERATURES},
         ("mat",),
         (ALONE, UCBSPEC, EXP3SPEC, Line("MetaSD-UCB", "metasd_ucb"), *HEDGESPEC, HINDSIGHT),
@@ -451,7 +452,8 @@ FORMS = (
         "Re-SpS and LTD: over the best static tree (our question)",
         "Tokens/s over the best static tree of the policy's own grid, on held-out prompts of the pool's domains, on "
         "this machine: replayed, with the standard deviation over three training seeds, and live, with a 95 % interval "
-        "over seeds and prompts. Below 1, one tree is faster than the policy.",
+        "over seeds and prompts. Below 1, one tree is faster than the policy. At T = 0.5 and 1 policies are trained on "
+        "sampled answers, too; the Re-SpS paper decodes greedily only.",
         _own_columns(*(f"T = {temperature:g}, {source}" for temperature in TEMPERATURES for source in SOURCES)),
         ("over_best",),
         (RESPS, RESPS_MAXENT, LTD, *LTD_PARTS),
