@@ -6,7 +6,8 @@
     python scripts/papers_reports.py ltd-mmlu --mmlu FOLDER       # with a question file mmlu_TASK.jsonl of each task
 
 A step whose reports are in docs/reports/papers, measured by today's code, is left out; `--again` measures it again, and
-trains its policies again.  An interrupted evaluation resumes.  At the end: `python scripts/papers_tables.py`.
+trains its policies again.  An interrupted step resumes: commands whose reports are in the runs folder, by today's code,
+are left out.  At the end: `python scripts/papers_tables.py`.
 """
 
 from __future__ import annotations
@@ -65,8 +66,11 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{step.name}: {step.by}, about {step.minutes} min, {state or 'to measure'}")
             if state != CURRENT and not options.list:
                 runs = options.runs / step.folder
-                drop_policies(step, runs)
+                finished = [name for name in step.reports if not options.again and is_finished(runs, name)]
+                drop_policies(step, runs, finished)
                 for command in commands_of(step, {"FOLDER": options.questions, "MMLU": options.mmlu}, runs):
+                    if report_of(command) in finished:
+                        continue
                     words = with_tree(command, step, runs)
                     print(f"$ {shlex.join(words)}", flush=True)
                     if code := subprocess.run(words).returncode:
@@ -123,9 +127,25 @@ def with_tree(command: Sequence[str], step: Step, runs: Path) -> list[str]:
     return [word.replace(TREE, tree) for word in command]
 
 
-def drop_policies(step: Step, runs: Path) -> None:
-    """Delete the policies of a step, which other code may have trained."""
-    for name in step.reports:
+def report_of(command: Sequence[str]) -> str:
+    """The name of the report that a command writes; empty if it writes none."""
+    names = [word.partition("=")[2] for word in command if word.startswith("name=")]
+    if not names or not {"eval", "train-policy"} & {*command}:
+        return ""
+    return f"policy-{names[-1]}" if "train-policy" in command else names[-1]
+
+
+def is_finished(runs: Path, name: str) -> bool:
+    """Whether the runs folder has a report of today's code."""
+    folder = runs / TARGET / "reports" / name
+    if not (folder / "report.json").is_file():
+        return False
+    return is_current(read_report(folder), code_state(), shipped_drafters(TARGET))
+
+
+def drop_policies(step: Step, runs: Path, finished: Sequence[str]) -> None:
+    """Delete the policies of a step, which other code may have trained, but for those with a finished report."""
+    for name in (name for name in step.reports if name not in finished):
         for policy in with_seeds(name.removeprefix("policy-")):
             shutil.rmtree(runs / TARGET / "policies" / policy, ignore_errors=True)
 

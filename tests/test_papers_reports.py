@@ -38,7 +38,9 @@ def script(monkeypatch, tmp_path):
     monkeypatch.setattr(module.subprocess, "run", run)
     paths = ["--runs", str(tmp_path / "runs"), "--root", str(tmp_path)]
     (tmp_path / "docs" / "reports").mkdir(parents=True)
-    return SimpleNamespace(main=lambda *words: module.main([*words, *paths]), commands=commands, root=tmp_path)
+    return SimpleNamespace(
+        main=lambda *words: module.main([*words, *paths]), run=run, module=module, commands=commands, root=tmp_path
+    )
 
 
 def test_a_missing_step_is_measured_kept_and_then_up_to_date(script, capsys):
@@ -79,6 +81,23 @@ def test_the_best_static_tree_of_the_trained_policies_is_decoded_beside_them(scr
     assert [command[3] for command in training] == ["train-policy"] * 4
     (methods,) = [word for word in measuring if word.startswith("suite.methods=")]
     assert "generalist/60/8/10,generalist/8/3/4,generalist/resps,generalist/resps-seed1," in methods
+
+
+def test_an_interrupted_step_goes_on_with_the_commands_that_are_left(script, monkeypatch):
+    run, policies = script.run, script.root / "runs" / "ltd" / "smollm2-135m" / "policies"
+    monkeypatch.setattr(script.module.subprocess, "run", lambda command: SimpleNamespace(returncode=1))
+    (policies / "ltd-size").mkdir(parents=True)
+    run(["x", "-m", "drafterforge", "train-policy", "name=ltd-size", f"runs_dir={policies.parents[1]}"])
+    assert script.main("ltd-ablation", "--questions", "Q") == 1
+    assert (policies / "ltd-size").is_dir()  # its report is finished
+    monkeypatch.setattr(script.module.subprocess, "run", run)
+    script.commands.clear()
+    assert script.main("ltd-ablation", "--questions", "Q") == 0
+    names = [word for command in script.commands for word in command if word.startswith("name=")]
+    assert names == ["name=ltd-depth", "name=ltd-independent", "name=papers-ltd-ablation"]
+    script.commands.clear()
+    assert script.main("ltd-ablation", "--questions", "Q", "--again") == 0
+    assert len(script.commands) == 4 and not (policies / "ltd-size").exists()
 
 
 def test_drafters_of_a_table_are_trained_in_a_runs_folder_of_their_pool(script):
