@@ -47,7 +47,8 @@ TITLE = "The papers' tables"
 VERDICTS = (
     "Each claim compares two methods column by column: it holds in all columns, depends, or does not hold in any. "
     "`python scripts/papers_reports.py STEP` measures it again; `python scripts/papers_tables.py --check` lists the "
-    "rows that are older than the code they describe, which may be all of a table."
+    "rows that are older than the code they describe, which may be all of a table. In commands, FOLDER and MMLU are "
+    "folders of question files, and TREE is the best static tree that `train-policy` printed; the script fills them in."
 )
 NEVER = "does not apply"
 NOT_AVERAGED = (
