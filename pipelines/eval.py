@@ -19,7 +19,7 @@ from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.evaluation import VLLM
 from drafterforge.config.hints import target_flags
-from drafterforge.config.names import RETRIEVAL, parts_of
+from drafterforge.config.names import RETRIEVAL, parse_tree, parts_of
 from drafterforge.evaluation.auto_comparison import compare_auto
 from drafterforge.evaluation.auto_replay import replay_auto
 from drafterforge.evaluation.live_check import compare_live_with_replay
@@ -71,8 +71,9 @@ def run(cfg: Config) -> Path:
 
     indices = suite.timed_indices(requests)
     report_missing_experts(cfg, pool, [requests[index] for index in indices])
-    timing = TimingRun(cfg.suite.max_new_tokens, cfg.seed)
-    methods = factory.build(cfg.suite.methods) if indices else []
+    timing = TimingRun(cfg.suite.max_new_tokens, cfg.seed, temperature=cfg.suite.temperature)
+    names = cfg.suite.sampling_methods if cfg.suite.temperature else cfg.suite.methods
+    methods = factory.build(names) if indices else []
     timings = time_methods(timing, methods, requests, indices, suite.cache)
     if cfg.suite.name == "scaling":
         scaled_timings, requests = time_along_axes(suite, factory, requests, indices)
@@ -133,7 +134,8 @@ def policy_manifests(cfg: Config, target: Target) -> list[Manifest]:
     """Manifests of the policies and the router that the methods use."""
     in_methods = [name.partition("/")[2] for name in cfg.suite.all_methods]
     names = dict.fromkeys([cfg.pool.scheduler, cfg.pool.router, *cfg.suite.schedulers, *in_methods])
-    folders = [find_artifact(cfg.runs_dir, target.name, "policies", name) for name in names if name not in ("", STATIC)]
+    stored = [name for name in names if name not in ("", STATIC) and not parse_tree(name)]
+    folders = [find_artifact(cfg.runs_dir, target.name, "policies", name) for name in stored]
     return [open_artifact(folder, "policies", target_fingerprint=target.fingerprint) for folder in folders]
 
 

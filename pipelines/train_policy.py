@@ -24,6 +24,7 @@ from drafterforge.evaluation.policy_comparison import (
     open_policies,
     open_policy,
     policy_name,
+    replayed_rows,
     require_inputs,
     schedules_of,
     seed_folders,
@@ -31,7 +32,6 @@ from drafterforge.evaluation.policy_comparison import (
 )
 from drafterforge.evaluation.router_training import train_router
 from drafterforge.evaluation.trace_recording import record_traces
-from drafterforge.replay.scheduler_play import bounds_of, schedule_figures
 from drafterforge.reporting import console
 from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.policy_verdict import beats_best_static, policy_verdict, seeds_sentence
@@ -69,8 +69,7 @@ def run(cfg: Config) -> Path:
     policies = {folder.name: open_policy(cfg, target, folder) for folder in folders.values()} | references
     schedules = schedules_of(cfg, target, grid, traces, profile, policies)
     test, drafter = traces.split("test"), traces.drafter(cfg.drafter)
-    replays = [schedule_figures(schedule, test, drafter, profile) for schedule in schedules.values()]
-    replays += bounds_of(test, drafter, grid, profile, traces.split("train"))
+    replays = replayed_rows(schedules, test, drafter, grid, profile, traces.split("train"))
     console.print_replayed_schedules(replays, profile.device)
     rows, answers = decode_held_out(cfg, target, test, schedules)
     names = {seed: schedules[folder.name].name for seed, folder in folders.items()}

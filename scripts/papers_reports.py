@@ -3,9 +3,11 @@
     python scripts/papers_reports.py --list                       # steps, minutes, and what is missing or old
     python scripts/papers_reports.py --replay --questions FOLDER  # all replays; any machine, busy or not
     python scripts/papers_reports.py domains resps --questions FOLDER
+    python scripts/papers_reports.py ltd-mmlu --mmlu FOLDER       # with a question file mmlu_TASK.jsonl of each task
 
 A step whose reports are in docs/reports/papers, measured by today's code, is left out; `--again` measures it again, and
-trains its policies again.  An interrupted evaluation resumes.  At the end: `python scripts/papers_tables.py`.
+trains its policies again.  An interrupted step resumes: commands whose reports are in the runs folder, by today's code,
+are left out.  At the end: `python scripts/papers_tables.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from typing import Any
 from drafterforge.errors import DrafterforgeError
 from drafterforge.reporting.code_state import code_state
 from drafterforge.reporting.paper_age import is_current
-from drafterforge.reporting.paper_steps import REPLAY, STEPS, Step
-from drafterforge.reporting.reader import read_report
+from drafterforge.reporting.paper_evidence import BEST_STATIC
+from drafterforge.reporting.paper_steps import FOLDERS, REPLAY, STEPS, TREE, Step, with_seeds
+from drafterforge.reporting.reader import curves_of, read_report, records, text
 
 from papers_tables import ROOT, shipped_drafters
 from results import PRIVATE
@@ -37,6 +40,8 @@ CURVES = (  # that are kept
     "profile",
     "profile_error",
     "priced_by",
+    "grid",
+    "seeds",
     "machine",
 )
 TARGET = "smollm2-135m"
@@ -49,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("steps", nargs="*", metavar="STEP", help="default: all")
     parser.add_argument("--replay", action="store_true", help="only steps that time nothing")
     parser.add_argument("--questions", type=Path, metavar="FOLDER", help="of the benchmarks' question files")
+    parser.add_argument("--mmlu", type=Path, metavar="FOLDER", help="of a question file of each of MMLU's tasks")
     parser.add_argument("--runs", type=Path, default=Path("runs-papers"), metavar="FOLDER")
     parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER")
     parser.add_argument("--again", action="store_true", help="measure steps that are up to date too")
@@ -59,13 +65,18 @@ def main(arguments: list[str] | None = None) -> int:
             state = "" if options.again else state_of(step, options.root)
             print(f"{step.name}: {step.by}, about {step.minutes} min, {state or 'to measure'}")
             if state != CURRENT and not options.list:
-                drop_policies(step, options.runs)
-                for command in commands_of(step, options.questions, options.runs):
-                    print(f"$ {shlex.join(command)}", flush=True)
-                    if code := subprocess.run(command).returncode:
+                runs = options.runs / step.folder
+                finished = [name for name in step.reports if not options.again and is_finished(runs, name)]
+                drop_policies(step, runs, finished)
+                for command in commands_of(step, {"FOLDER": options.questions, "MMLU": options.mmlu}, runs):
+                    if report_of(command) in finished:
+                        continue
+                    words = with_tree(command, step, runs)
+                    print(f"$ {shlex.join(words)}", flush=True)
+                    if code := subprocess.run(words).returncode:
                         return code
                 for name in step.reports:
-                    keep(options.runs, name, options.root)
+                    keep(runs, name, options.root)
     except DrafterforgeError as error:
         print(error, file=sys.stderr)
         return 2
@@ -92,23 +103,51 @@ def state_of(step: Step, root: Path) -> str:
     return CURRENT if all(is_current(read_report(path), code, drafters) for path in paths) else OLD
 
 
-def commands_of(step: Step, questions: Path | None, runs: Path) -> list[list[str]]:
+def commands_of(step: Step, folders: Mapping[str, Path | None], runs: Path) -> list[list[str]]:
     """The step's commands, with the folders of questions and runs."""
     commands = []
     for command in step.commands:
         words = shlex.split(command)
-        if "suite.questions=FOLDER" in words:
-            if questions is None:
-                raise DrafterforgeError(f"step {step.name} reads question files; type --questions FOLDER")
-            words[words.index("suite.questions=FOLDER")] = f"suite.questions={questions}"
+        for name, folder in folders.items():
+            if (word := f"suite.questions={name}") in words:
+                if folder is None:
+                    raise DrafterforgeError(f"step {step.name} reads question files; type {FOLDERS[name]} FOLDER")
+                words[words.index(word)] = f"suite.questions={folder}"
         commands.append([sys.executable, "-m", *words, f"runs_dir={runs}"])
     return commands
 
 
-def drop_policies(step: Step, runs: Path) -> None:
-    """Delete the policies of a step, which other code may have trained."""
-    for name in step.reports:
-        shutil.rmtree(runs / TARGET / "policies" / name.removeprefix("policy-"), ignore_errors=True)
+def with_tree(command: Sequence[str], step: Step, runs: Path) -> list[str]:
+    """The command with the best static tree of the step's policies, once they are trained."""
+    if not any(TREE in word for word in command):
+        return list(command)
+    report = read_report(runs / TARGET / "reports" / step.tree_of)
+    names = (text(row.get("name")) for row in records(curves_of(report).get("replayed")))
+    tree = next(name for name in names if name.startswith(BEST_STATIC)).rpartition(" ")[2]
+    return [word.replace(TREE, tree) for word in command]
+
+
+def report_of(command: Sequence[str]) -> str:
+    """The name of the report that a command writes; empty if it writes none."""
+    names = [word.partition("=")[2] for word in command if word.startswith("name=")]
+    if not names or not {"eval", "train-policy"} & {*command}:
+        return ""
+    return f"policy-{names[-1]}" if "train-policy" in command else names[-1]
+
+
+def is_finished(runs: Path, name: str) -> bool:
+    """Whether the runs folder has a report of today's code."""
+    folder = runs / TARGET / "reports" / name
+    if not (folder / "report.json").is_file():
+        return False
+    return is_current(read_report(folder), code_state(), shipped_drafters(TARGET))
+
+
+def drop_policies(step: Step, runs: Path, finished: Sequence[str]) -> None:
+    """Delete the policies of a step, which other code may have trained, but for those with a finished report."""
+    for name in (name for name in step.reports if name not in finished):
+        for policy in with_seeds(name.removeprefix("policy-")):
+            shutil.rmtree(runs / TARGET / "policies" / policy, ignore_errors=True)
 
 
 def keep(runs: Path, name: str, root: Path) -> None:
@@ -117,12 +156,12 @@ def keep(runs: Path, name: str, root: Path) -> None:
     report = router_report(router) if name == "router" else read_report(runs / TARGET / "reports" / name)
     slim: dict[str, Any] = {key: value for key, value in report.items() if key not in ("curves", "config")}
     slim["curves"] = {key: report["curves"][key] for key in CURVES if key in report.get("curves", {})}
-    text = json.dumps(slim, indent=1) + "\n"
-    if private := PRIVATE.search(text):
+    content = json.dumps(slim, indent=1) + "\n"
+    if private := PRIVATE.search(content):
         raise DrafterforgeError(f"report {name} names {private[0]!r}; remove addresses and paths of this machine first")
     path = root / "docs" / "reports" / "papers" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
+    path.write_text(content)
     print(f"wrote {path}")
 
 

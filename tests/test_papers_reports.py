@@ -26,9 +26,11 @@ def script(monkeypatch, tmp_path):
 
     def run(command):
         commands.append(command)
-        names = [word.partition("=")[2] for word in command if word.startswith("name=")]
-        folder = tmp_path / "runs" / module.TARGET / "reports" / names[0]
-        folder.mkdir(parents=True)
+        names = [word.partition("=")[2] for word in command if word.startswith("name=")] or ["planner"]
+        name = f"policy-{names[0]}" if "train-policy" in command else names[0]
+        (runs,) = (Path(word.partition("=")[2]) for word in command if word.startswith("runs_dir="))
+        folder = runs / module.TARGET / "reports" / name
+        folder.mkdir(parents=True, exist_ok=True)
         content = full_report(rows=[replay_row("sql alone", "static", 2.0)]) | {"code": code_state()}
         (folder / "report.json").write_text(json.dumps(content))
         return SimpleNamespace(returncode=0)
@@ -36,7 +38,9 @@ def script(monkeypatch, tmp_path):
     monkeypatch.setattr(module.subprocess, "run", run)
     paths = ["--runs", str(tmp_path / "runs"), "--root", str(tmp_path)]
     (tmp_path / "docs" / "reports").mkdir(parents=True)
-    return SimpleNamespace(main=lambda *words: module.main([*words, *paths]), commands=commands, root=tmp_path)
+    return SimpleNamespace(
+        main=lambda *words: module.main([*words, *paths]), run=run, module=module, commands=commands, root=tmp_path
+    )
 
 
 def test_a_missing_step_is_measured_kept_and_then_up_to_date(script, capsys):
@@ -61,8 +65,46 @@ def test_a_report_of_older_code_is_measured_again(script, capsys):
 def test_questions_have_to_be_named_and_unknown_steps_are_refused(script, capsys):
     assert script.main("benchmarks") == 2
     assert capsys.readouterr().err == "step benchmarks reads question files; type --questions FOLDER\n"
+    assert script.main("ltd-mmlu", "--questions", "Q") == 2
+    assert capsys.readouterr().err == "step ltd-mmlu reads question files; type --mmlu FOLDER\n"
     assert script.main("nothing") == 2
     assert capsys.readouterr().err.startswith("there is no step 'nothing'; steps are domains, benchmarks")
+
+
+def test_the_best_static_tree_of_the_trained_policies_is_decoded_beside_them(script):
+    policies = script.root / "runs" / "resps" / "smollm2-135m" / "policies"
+    for name in ("resps", "resps-seed2", "planner-kept"):
+        (policies / name).mkdir(parents=True)
+    assert script.main("resps", "--questions", "Q") == 0
+    assert [path.name for path in policies.iterdir()] == ["planner-kept"]  # the step trains its policies again
+    *training, measuring = script.commands
+    assert [command[3] for command in training] == ["train-policy"] * 4
+    (methods,) = [word for word in measuring if word.startswith("suite.methods=")]
+    assert "generalist/60/8/10,generalist/8/3/4,generalist/resps,generalist/resps-seed1," in methods
+
+
+def test_an_interrupted_step_goes_on_with_the_commands_that_are_left(script, monkeypatch):
+    run, policies = script.run, script.root / "runs" / "ltd" / "smollm2-135m" / "policies"
+    monkeypatch.setattr(script.module.subprocess, "run", lambda command: SimpleNamespace(returncode=1))
+    (policies / "ltd-size").mkdir(parents=True)
+    run(["x", "-m", "drafterforge", "train-policy", "name=ltd-size", f"runs_dir={policies.parents[1]}"])
+    assert script.main("ltd-ablation", "--questions", "Q") == 1
+    assert (policies / "ltd-size").is_dir()  # its report is finished
+    monkeypatch.setattr(script.module.subprocess, "run", run)
+    script.commands.clear()
+    assert script.main("ltd-ablation", "--questions", "Q") == 0
+    names = [word for command in script.commands for word in command if word.startswith("name=")]
+    assert names == ["name=ltd-depth", "name=ltd-independent", "name=papers-ltd-ablation"]
+    script.commands.clear()
+    assert script.main("ltd-ablation", "--questions", "Q", "--again") == 0
+    assert len(script.commands) == 4 and not (policies / "ltd-size").exists()
+
+
+def test_drafters_of_a_table_are_trained_in_a_runs_folder_of_their_pool(script):
+    assert script.main("many-drafters") == 0
+    folders = {word for command in script.commands for word in command if word.startswith("runs_dir=")}
+    assert folders == {f"runs_dir={script.root / 'runs' / 'many-drafters'}"}
+    assert [command[3] for command in script.commands] == ["prepare-data", *["train-drafter"] * 4, "eval"]
 
 
 def test_replays_come_before_steps_that_need_a_machine_at_rest(script, capsys):

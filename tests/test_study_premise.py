@@ -9,7 +9,7 @@ import pytest
 
 from drafterforge.cli.overrides import read_config
 from drafterforge.evaluation.measurements import FILE, Measurement, RequestInfo, save_measurements
-from drafterforge.runtime.batch import Cycle, Generation
+from drafterforge.runtime.rows import Cycle, Generation
 from tests.test_scripts import SCRIPTS, import_script
 
 DOMAINS = ("chat", "clinical", "math", "sql")

@@ -57,6 +57,9 @@ class SuiteConfig:
         True, "also decode in batches with every drafter and with the selector, and compare with the replay"
     )
     max_new_tokens: int = setting(128, "length limit of an answer, in tokens")
+    temperature: float = setting(
+        0.0, "sampling temperature of the answers, replayed and timed; scaling, auto, vllm: see temperatures"
+    )
     batch_size: int = setting(8, "requests decoded together if they are not timed")
     cell_methods: list[str] = setting(
         ["auto", "generalist", "generalist+datastore"], "auto: methods timed in every cell, besides plain decoding"
@@ -86,6 +89,11 @@ class SuiteConfig:
         require(self.start_s > 0, f"suite.start_s must be > 0, got {self.start_s}")
         require_at_least("suite.tuning_prompts", self.tuning_prompts, 0)
         require_at_least("suite.timed_prompts", self.timed_prompts, 0)
+        require_at_least("suite.temperature", self.temperature, 0.0)
+        require(
+            not self.temperature or self.name not in ("scaling", "auto", VLLM),
+            f"suite={self.name} is timed at several temperatures; type suite.temperatures=[{self.temperature:g}]",
+        )
         require_at_least("suite.warm_up_prompts", self.warm_up_prompts, 0)
         require_share("suite.conversations", self.conversations)
         require(bool(self.domains), "suite.domains must name a domain, such as [sql]")
@@ -109,3 +117,8 @@ class SuiteConfig:
     def all_methods(self) -> list[str]:
         """Timed methods, those of the cells of suite=auto included."""
         return list(dict.fromkeys([*self.methods, *(self.cell_methods if self.name == "auto" else [])]))
+
+    @property
+    def sampling_methods(self) -> list[str]:
+        """Timed methods without those of other programs, which sample other tokens than plain decoding."""
+        return [name for name in self.methods if name not in (GENERATE, LOOKUP, OPENVINO)]

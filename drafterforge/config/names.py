@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 AUTO, POOL = "auto", "pool"  # values of `drafter=`
@@ -13,6 +14,12 @@ def parse_hybrid(name: str) -> tuple[str, str] | None:
     """The two names of a hybrid, such as (`general`, `retrieval`); None if `name` is not a hybrid."""
     first, _, second = name.partition(JOINT)
     return (first, second) if first and second and name.count(JOINT) == 1 else None
+
+
+def parse_tree(name: str) -> tuple[int, int, int] | None:
+    """The numbers of nodes, levels and children of a tree such as `8/3/4`; None if `name` is no tree."""
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})/(\d{1,6})", name)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def domain_of(name: str) -> str:

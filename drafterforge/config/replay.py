@@ -12,20 +12,22 @@ from drafterforge.config.fields import setting
 
 @dataclass(frozen=True)
 class GridConfig:
-    """The tree shapes that a scheduler chooses from; drafting nothing is always one of them."""
+    """The tree shapes that a scheduler chooses from; drafting nothing is one of them, unless `mask` leaves it out."""
 
     name: str = setting("cpu", "name of the grid in policies and reports")
     num_tokens: list[int] = setting([1, 4, 8, 12, 16, 24, 32, 48, 64], "numbers of verified nodes, root included")
     depths: list[int] = setting([1, 2, 3, 4, 5, 6, 7, 8], "numbers of drafted levels")
     top_ks: list[int] = setting([1, 2, 4, 8], "beam widths, which are also the children per node")
-    mask: str = setting("pool", "trees left out: pool: above their candidates | resps: Re-SpS's rule")
+    mask: str = setting(
+        "pool", "left out: pool: trees above their candidates | drafting: also no drafting | resps: by Re-SpS's rule"
+    )
 
     def __post_init__(self) -> None:
         for key in ("num_tokens", "depths", "top_ks"):
             values = getattr(self, key)
             ascending = bool(values) and values[0] >= 1 and values == sorted(set(values))
             require(ascending, f"grid.{key} must be ascending whole numbers >= 1, got {values}")
-        require_choice("grid.mask", self.mask, ("pool", "resps"))
+        require_choice("grid.mask", self.mask, ("pool", "drafting", "resps"))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def compare_live_with_replay(replay: SelectorReplay) -> list[dict[str, Any]]:
     with bar("decoding live", len(engines) * len(prompts)) as progress:
         for (name, engine), replayed in zip(engines.items(), replay.pool_cycles().values(), strict=True):
             engine.max_batch = suite.batch_size
-            answers = engine.generate(prompts, suite.max_new_tokens)
+            answers = engine.generate(prompts, suite.max_new_tokens, replay.suite.samplings(0, len(prompts)))
             progress.advance(len(prompts), name)
             live = [len(answer.cycles) for answer in answers if answer.cycles]
             mismatches = find_mismatches(name, engine.target, answers, replay.answers)

@@ -13,7 +13,7 @@ from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.evaluation import DATASTORE, DEFAULT, EXPERT, GENERALIST, GENERATE, LOOKUP, OPENVINO
-from drafterforge.config.names import AUTO, JOINT, RETRIEVAL, domain_of, parse_hybrid
+from drafterforge.config.names import AUTO, JOINT, RETRIEVAL, domain_of, parse_hybrid, parse_tree
 from drafterforge.config.pool import PoolConfig
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.hybrid.kind import can_combine, combine
@@ -33,7 +33,7 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.schedulers.base import Scheduler
+from drafterforge.schedulers.base import Scheduler, StaticScheduler
 from drafterforge.selectors.naming import result_name
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
@@ -92,7 +92,7 @@ class MethodFactory:
         return MethodFactory(self.cfg, self.target, pool, self.shape)
 
     def method(self, name: str) -> Method:
-        """A method by name; `A/POLICY` is A with the trees of that policy."""
+        """A method by name; `A/POLICY` is A with the trees of that policy, `A/8/3/4` with that one tree."""
         if name in EXTERNAL:
             return self.external(name)
         if name == BUNDLE:
@@ -118,8 +118,13 @@ class MethodFactory:
     def single(self, drafter: str, policy: str = "") -> Method:
         """One drafter of the pool."""
         engine = self.engine(drafter, policy)
-        args = f"drafter={drafter}" + (f" pool.scheduler={policy}" if policy else "")
-        return Method(f"{drafter} alone{_with(policy)}", engine, "static", policy or STATIC, [drafter], cli_args=args)
+        name, args = f"{drafter} alone{_with(policy)}", f"drafter={drafter}"
+        if tree := parse_tree(policy):
+            keys = zip(("num_tokens", "depth", "top_k"), tree, strict=True)
+            args += "".join(f" runtime.{key}={value}" for key, value in keys)
+        elif policy:
+            args += f" pool.scheduler={policy}"
+        return Method(name, engine, "static", policy or STATIC, [drafter], cli_args=args)
 
     def engine(self, name: str, policy: str = "") -> Engine:
         """An engine with one drafter of the pool."""
@@ -234,10 +239,13 @@ class MethodFactory:
         return Method(BUNDLE, engine, selector, defaults.scheduler or STATIC, drafters)
 
     def scheduler(self, policy: str) -> Scheduler | None:
-        """A policy by name; the pool's if the name is empty."""
+        """A policy by name, or one tree by its numbers; the pool's policy if the name is empty."""
         if policy not in self.policies:
             runs = RunsFolder(self.cfg.runs_dir, self.target)
-            self.policies[policy] = open_scheduler(runs, policy, self.pool.drafters)
+            tree = parse_tree(policy)
+            self.policies[policy] = (
+                StaticScheduler(TreeShape(*tree)) if tree else open_scheduler(runs, policy, self.pool.drafters)
+            )
         return self.policies[policy]
 
     def external(self, name: str) -> Method:

@@ -21,20 +21,22 @@ from drafterforge.evaluation.rows import build_row, speedup_interval, timed_pair
 from drafterforge.evaluation.statistics import bootstrap_mean_ratio, mean_and_spread
 from drafterforge.evaluation.timing import generate_in_turns, samplings
 from drafterforge.replay.planner import best_static
-from drafterforge.replay.scheduler_play import Schedule, faster_p, schedule_of
-from drafterforge.replay.table import build_table
+from drafterforge.replay.scheduler_play import Schedule, bounds_of, faster_p, schedule_figures, schedule_of
+from drafterforge.replay.table import build_table, play_static
 from drafterforge.replay.trace import Traces
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.shapes import choose_shape
-from drafterforge.schedulers.actions import ActionGrid, describe
+from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid, describe
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.schedulers.policy import check_policy, load_policy
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
+
+NO_DRAFTING = "no drafting"  # name of a replayed row
 
 
 def schedules_of(
@@ -55,6 +57,24 @@ def schedules_of(
         "best static": Schedule(f"best static tree {describe(best)}", shape=best),
     }
     return static_schedules | {name: schedule_of(name, policy) for name, policy in policies.items()}
+
+
+def replayed_rows(
+    schedules: Mapping[str, Schedule],
+    test: Traces,
+    drafter: int,
+    grid: ActionGrid,
+    profile: LatencyProfile,
+    train: Traces,
+) -> list[dict[str, Any]]:
+    """Rows of schedules replayed on held-out answers, then of bounds; no drafting is one of them with any grid."""
+    rows = [schedule_figures(schedule, test, drafter, profile) for schedule in schedules.values()]
+    if NO_DRAFT not in grid.shapes:
+        undrafted = ActionGrid(grid.name, (1,), grid.depths[:1], grid.top_ks[:1])
+        seconds = play_static(build_table(test, undrafted, drafter, profile))
+        rate = round(float(test.num_roots / seconds.sum()), 4)
+        rows.append({"name": NO_DRAFTING, "mat": None, "tokens_per_s": rate, "actions": None})
+    return rows + bounds_of(test, drafter, grid, profile, train)
 
 
 def require_inputs(cfg: TrainPolicyConfig) -> None:

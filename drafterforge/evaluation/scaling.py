@@ -25,7 +25,7 @@ def time_along_axes(
 ) -> tuple[list[Measurement], list[Request]]:
     """Measurements along every axis, and the requests followed by the lengthened ones."""
     cfg = suite.cfg
-    methods = factory.build([name for name in cfg.suite.methods if not name.startswith("hf_")])
+    methods = factory.build(cfg.suite.sampling_methods)
     all_requests, measurements = list(requests), []
 
     def measure(axis: str, at: float, indices: Sequence[int], methods: Sequence[Any] = methods, **options: Any) -> None:

@@ -167,7 +167,7 @@ class SelectorReplay:
     def measurements(self) -> list[Measurement]:
         """All replayed lines of `cycles.parquet`."""
         return [
-            measurement
+            replace(measurement, temperature=self.cfg.suite.temperature)
             for method in self.methods
             for measurement in method.measurements(self.by_scheduler[method.scheduler], self.requests, self.answers)
         ]
@@ -191,6 +191,7 @@ class SelectorReplay:
                 p = None if reference is None else part.paired_p([reference.cycles[index] for index in indices], cycles)
                 rows.append(
                     {"method": method.method, **method.keys(self.static), "domain": domain, "source": "replay"}
+                    | {"temperature": self.cfg.suite.temperature}
                     | {"options": method.options, **figures, "p_selector_no_better": p}
                 )
         return rows

@@ -25,8 +25,9 @@ from drafterforge.config.evaluation import (
     OPENVINO,
     VLLM,
 )
-from drafterforge.config.names import AUTO, POOL, RETRIEVAL, domain_of, parse_hybrid
+from drafterforge.config.names import AUTO, POOL, RETRIEVAL, domain_of, parse_hybrid, parse_tree
 from drafterforge.config.progress import say
+from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.data.questions import load_questions
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.vllm_server import check_arguments, check_port, find_command
@@ -59,6 +60,8 @@ def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -
         bare = base in (AUTOREGRESSIVE, AUTO, *EXTERNAL) or parse_hybrid(base)
         if slash and (bare or not policy):
             raise ConfigError(f"suite.methods has {name!r}; a policy follows a drafter or selector, as general/planner")
+        if tree := parse_tree(policy):
+            RuntimeConfig(*tree)  # refuses trees out of range
         if drafters is None or base in candidates or parse_hybrid(base):
             continue
         close = difflib.get_close_matches(base, candidates, 1)

@@ -16,9 +16,11 @@ from drafterforge.data.prompts import Prompt, interleave, load_prompts
 from drafterforge.data.questions import Question, load_questions, turn_messages
 from drafterforge.evaluation.requests import Request, spread_over_domains
 from drafterforge.evaluation.resume_cache import ResumeCache
+from drafterforge.evaluation.timing import samplings
 from drafterforge.prompts.rephrase import kinds, rephrase_prompts
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.rows import Generation
+from drafterforge.runtime.sampling import Sampling
 from drafterforge.targets.load import Target
 
 STREAMS = ("mixed", "ood")  # suites whose requests mix domains in random order
@@ -69,11 +71,18 @@ class Suite:
         with bar(title, len(requests)) as progress:
             for start in range(0, len(requests), size):
                 prompts = [request.tokens for request in requests[start : start + size]]
-                answers += self.cache.answers(
-                    f"{part}-{start:05d}", lambda prompts=prompts: engine.generate(prompts, suite.max_new_tokens)
-                )
+                draws = self.samplings(start, len(prompts))
+
+                def answer(prompts: list[list[int]] = prompts, draws: list[Sampling] = draws) -> list[Generation]:
+                    return engine.generate(prompts, suite.max_new_tokens, *([draws] if suite.temperature else []))
+
+                answers += self.cache.answers(f"{part}-{start:05d}", answer)
                 progress.advance(len(prompts))
         return answers
+
+    def samplings(self, start: int, count: int) -> list[Sampling]:
+        """Sampling of requests `start`, `start` + 1 .. as in timed decoding."""
+        return samplings(self.cfg.suite.temperature, self.cfg.seed + start, count)
 
     def _alternating(self) -> list[Request]:
         """The questions, or rephrased held-out prompts if there are none, with domains in random order."""

@@ -296,7 +296,7 @@ def scaling(report: Report) -> Iterator[Figure]:
 def learning(report: Report) -> Iterator[Figure]:
     """MAT of a server that learns from a log of requests, request by request."""
     curves = {text(name): points for name, points in mapping(curves_of(report).get("mat_by_request")).items()}
-    points = {name: [numbers(point) for point in values] for name, values in curves.items() if values}
+    points = {name: [numbers(point) for point in values] for name, values in curves.items() if isinstance(values, list)}
     points = {name: [point for point in values if len(point) == 4] for name, values in points.items()}
     points = {name: values for name, values in list(points.items())[:MAX_SERIES] if values}
     if not points:

@@ -51,6 +51,7 @@ def judge(claim: Claim, values: Mapping[str, float], references: Mapping[str, fl
 HEDGE, EAGLE, RESPS, LTD = "HedgeSpec (paper)", "EAGLE-3 (generalist)", "Re-SpS: standard PPO", "LTD"
 OFA, BEST_ALONE = "one for all (generalist)", "best drafter alone"
 DEFAULT, BEST, META = "EAGLE-3 (default tree)", "EAGLE-3 (best static tree)", "MetaSD-UCB"
+RESPS_BEST, LTD_BEST = "best static tree of Re-SpS", "best static tree of LTD"
 CLAIMS = (
     Claim(
         "hedgespec",
@@ -66,6 +67,7 @@ CLAIMS = (
     Claim("hedgespec", "HedgeSpec is faster than the generalist", "hedgespec", "tokens_per_s", HEDGE, EAGLE),
     Claim("hedgespec", "HedgeSpec is faster than UCBSpec", "hedgespec", "tokens_per_s", HEDGE, "UCBSpec"),
     Claim("hedgespec", "More drafters do not harm HedgeSpec", "scaling", "mat", HEDGE, HEDGE),
+    Claim("hedgespec", "Up to 32 drafters do not harm HedgeSpec", "many_drafters", "mat", HEDGE, HEDGE),
     Claim("hedgespec", "More drafters harm UCBSpec", "scaling", "mat", "UCBSpec", "UCBSpec", least=None, most=1.0),
     Claim(
         "hedgespec",
@@ -86,6 +88,14 @@ CLAIMS = (
         "speedup",
         META,
         "one for all (generalist)",
+    ),
+    Claim(
+        "metasd",
+        "With small language models too, MetaSD-UCB beats the drafter for all tasks",
+        "metasd_black_box",
+        "mat",
+        META,
+        OFA,
     ),
     Claim("metasd", "MetaSD-UCB comes within 10 % of the best drafter", "metasd", "mat", META, BEST_ALONE, 0.9),
     Claim(
@@ -126,11 +136,12 @@ CLAIMS = (
         "priced",
         "priced",
         RESPS,
-        BEST,
+        RESPS_BEST,
     ),
     Claim("ltd", "LTD is faster than the default tree", "ltd", "speedup", LTD, DEFAULT),
     Claim("ltd", "LTD is faster than the best static tree", "ltd", "speedup", LTD, BEST),
-    Claim("ltd", "On a GPU's seconds, LTD is faster than the best static tree", "priced", "priced", LTD, BEST),
+    Claim("ltd", "At temperature 1, LTD is faster than the default tree", "ltd_sampled", "speedup", LTD, DEFAULT),
+    Claim("ltd", "On a GPU's seconds, LTD is faster than the best static tree", "priced", "priced", LTD, LTD_BEST),
     Claim(
         "ltd",
         "Policies trained in turn are faster than policies trained separately",

@@ -5,21 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import stdev
 from typing import Any
 
+from drafterforge.config.names import parse_tree
 from drafterforge.data.questions import SPEC_BENCH
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.rows import ALL
-from drafterforge.reporting.reader import count, curves_of, is_live, mapping, number, records, rows_of, text
+from drafterforge.reporting.paper_steps import EAGLE_TREES, SMALL_LM
+from drafterforge.reporting.reader import count, curves_of, is_live, mapping, number, numbers, records, rows_of, text
 
 STATIC, NONE, STREAM = "static", "none", "mixed"
 GENERALIST = "general"
 EXPERT = "the domain's expert"  # method name in reports: a drafter for each request
 BEST_STATIC = "best static tree"  # prefix of a method name in reports
+POLICIES = "policies"  # kind of an artifact
 FIGURES = ("mat", "tokens_per_s", "speedup", "accept_rate", "regret_cycles")
 NO_DRAFTING, FORESIGHT = "no drafting", "perfect foresight"  # names in `curves.replayed`
 UNKNOWN = "not stated"
+SMALL_LMS, MANY_DRAFTERS = "small language models", "many drafters"  # pools trained for a table, see `_pool_of`
+MOST_DRAFTERS = 24  # of the pool of the other tables
 POOL_SIZE = "pool size"  # axis of `curves.scaling`
+SEEDED = re.compile(r"(.+)-seed\d+")  # name of a policy of a further training seed
 Report = Mapping[str, Any]
 
 
@@ -29,7 +36,7 @@ class MeasuredRow:
 
     method: str
     selector: str  # none: plain decoding or another program
-    schedule: str  # policy that chooses the trees; static: one tree
+    schedule: str  # policy that chooses the trees, whatever its training seed; static: the device's tree
     drafter: str  # the only drafter; the method, if selector is none; empty: a selector chooses
     domain: str
     prompts: int
@@ -39,6 +46,7 @@ class MeasuredRow:
     report: int  # index of its report
     figures: dict[str, float]
     temperature: float = 0.0
+    by_seed: tuple[dict[str, float], ...] = ()  # figures of a policy's training seeds, if there are several
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,8 @@ class Point:
     report: int  # index of its report
     selector: str = STATIC
     schedule: str = STATIC
+    deviation: float | None = None  # over training seeds
+    interval: tuple[float, float] | None = None  # of 95 %
 
 
 @dataclass(frozen=True)
@@ -62,11 +72,14 @@ class Evidence:
     rows: list[MeasuredRow]
     pool: list[str]  # drafters among which selectors choose
     actions: dict[str, Point]  # schedule -> number of different trees
+    over_best: dict[tuple[str, str], Point]  # such as `T = 1, live`, schedule -> speed over the best static tree
     scaling: dict[tuple[str, int], Point]  # selector, number of drafters -> MAT
+    scaling_speed: dict[tuple[str, int], Point]  # selector, number of drafters -> timed tokens/s
     router: dict[str, Point]  # wording of the prompts -> accuracy
     signals: dict[tuple[str, str], Point]  # domain, reward of bandits -> signal strength
     priced: dict[tuple[str, str], Point]  # device of a latency profile, schedule -> speed over no drafting
     left_out: int  # number of rows that were decoded in batches
+    pools: dict[str, Evidence] = field(default_factory=dict)  # of reports on other pools, see `_pool_of`
     tuned: int = 0  # number of replayed rows with other constants than the papers'
     codes: list[Mapping[str, Any]] = field(default_factory=list)  # of each report; see `code_state`
     parents: list[Any] = field(default_factory=list)  # artifacts behind each report
@@ -79,9 +92,29 @@ class Evidence:
 
 def gather(reports: Sequence[Report], generalist: str = GENERALIST) -> Evidence:
     """Collect all rows of the reports; ArtifactError if they are of several targets, devices or dtypes."""
-    about = list(dict.fromkeys(parts for report in reports if UNKNOWN not in (parts := _about(report))))
-    about = about or [_about(reports[0])]
-    timed = list(dict.fromkeys(_device(report) for report in reports if any(map(is_live, rows_of(report)))))
+
+    def of_pool(pool: str) -> list[Report]:
+        """The reports, those of other pools without rows and curves."""
+        return [report if _pool_of(report) == pool else {**report, "rows": [], "curves": {}} for report in reports]
+
+    pools = {SMALL_LMS: f"{generalist}{SMALL_LM}", MANY_DRAFTERS: generalist}
+    evidence = _gather(reports, of_pool(""), generalist)
+    return replace(evidence, pools={pool: _gather(reports, of_pool(pool), name) for pool, name in pools.items()})
+
+
+def _pool_of(report: Report) -> str:
+    """The pool of a report's drafters, a key in `Evidence.pools`; empty: that of most tables."""
+    names = {text(name) for row in rows_of(report) if isinstance(row.get("drafters"), list) for name in row["drafters"]}
+    if names and all(name.endswith(SMALL_LM) for name in names):
+        return SMALL_LMS
+    return MANY_DRAFTERS if len(names) > MOST_DRAFTERS else ""
+
+
+def _gather(all_reports: Sequence[Report], reports: Sequence[Report], generalist: str) -> Evidence:
+    """The evidence of reports on one pool, which must be of the same target and device as all reports."""
+    about = list(dict.fromkeys(parts for report in all_reports if UNKNOWN not in (parts := _about(report))))
+    about = about or [_about(all_reports[0])]
+    timed = list(dict.fromkeys(_device(report) for report in all_reports if any(map(is_live, rows_of(report)))))
     if len(about) != 1 or len(timed) > 1:
         raise ArtifactError(
             f"the reports are of {' and of '.join(timed if len(about) == 1 else map(', '.join, about))}; "
@@ -91,27 +124,35 @@ def gather(reports: Sequence[Report], generalist: str = GENERALIST) -> Evidence:
     rows: list[MeasuredRow] = []
     for index, report in enumerate(reports):
         plain = [row for row in rows_of(report) if _is_plain(row) and not _is_tuned(row) and not row.get("axis")]
-        measured = [_measured(row, index, text(report.get("suite"))) for row in plain]
+        measured = _with_seeds([_measured(row, index, text(report.get("suite"))) for row in plain])
         rows += measured + _spec_bench(measured) + _by_domain(report, index)
+    greedy = [report if not _temperature(report) else {**report, "curves": {}} for report in reports]
     pools = [[text(name) for name in names] for row in all_rows if isinstance(names := row.get("drafters"), list)]
     target, dtype = about[0]
-    device = (timed or [_device(report) for report in reports])[0]
+    device = (timed or [_device(report) for report in all_reports])[0]
     return Evidence(
         about=", ".join((target, device, dtype)),
         reports=len(reports),
         generalist=generalist,
         rows=rows,
         pool=max(pools, key=len, default=[]),
-        actions=_actions(reports),
-        scaling=_scaling(reports),
+        actions=_actions(greedy),
+        over_best=_over_best(reports),
+        scaling=_scaling(greedy, "mat"),
+        scaling_speed=_scaling(greedy, "tokens_per_s"),
         router=_router(reports),
-        signals=_signals(reports),
-        priced=_priced(reports),
+        signals=_signals(greedy),
+        priced=_priced(greedy),
         left_out=len(all_rows) - sum(_is_plain(row) for row in all_rows),
         tuned=sum(map(_is_tuned, all_rows)),
         codes=[mapping(report.get("code")) for report in reports],
         parents=[report.get("parents") for report in reports],
     )
+
+
+def _temperature(report: Report) -> float:
+    """The temperature of a report's answers."""
+    return max((number(row.get("temperature")) or 0.0 for row in rows_of(report) if not row.get("axis")), default=0.0)
 
 
 def _about(report: Report) -> tuple[str, str]:
@@ -155,6 +196,31 @@ def _measured(row: Mapping[str, Any], report: int, suite: str) -> MeasuredRow:
     )
 
 
+def _with_seeds(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """The rows of a report, those of one policy and several training seeds as one, with the means of their figures."""
+    groups: dict[tuple, list[MeasuredRow]] = {}
+    for row in rows:
+        seedless = _seedless(row.schedule)
+        key = row.selector, seedless, row.drafter, row.domain, row.live, row.temperature
+        alone = row.schedule in (NONE, STATIC, BEST_STATIC)
+        groups.setdefault((*key, row.method if alone else ""), []).append(replace(row, schedule=seedless))
+    return [_mean_row(group) for group in groups.values()]
+
+
+def _mean_row(rows: Sequence[MeasuredRow]) -> MeasuredRow:
+    if len(rows) == 1:
+        return rows[0]
+    keys = [key for key in rows[0].figures if all(key in row.figures for row in rows)]
+    figures = {key: sum(row.figures[key] for row in rows) / len(rows) for key in keys}
+    return replace(rows[0], figures=figures, by_seed=tuple(row.figures for row in rows))
+
+
+def _seedless(policy: str) -> str:
+    """The name of a policy without its training seed."""
+    match = SEEDED.fullmatch(policy)
+    return match[1] if match else policy
+
+
 def _step_figures(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Milliseconds of steps a cycle, and shares of the time, in percent."""
     steps = {key: number(value) or 0.0 for key, value in mapping(row.get("time_s")).items()}
@@ -169,10 +235,13 @@ def _step_figures(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def schedule_of(method: str, scheduler: str = "") -> str:
-    """Name of the policy that chooses trees."""
+    """Name of the policy that chooses trees; a tree that a paper calls EAGLE's has its numbers as its name."""
     if match := re.match(r"policy (\S+)", method):
         return match[1]
-    return BEST_STATIC if method.startswith(BEST_STATIC) else scheduler or STATIC
+    if match := re.match(r"default tree (\S+)", method):
+        return match[1] if match[1] in EAGLE_TREES.values() else STATIC
+    tree = parse_tree(scheduler) is not None and scheduler not in EAGLE_TREES.values()
+    return BEST_STATIC if tree or method.startswith(BEST_STATIC) else scheduler or STATIC
 
 
 def _alone(method: str, selector: str, drafters: Any) -> str:
@@ -189,10 +258,9 @@ def _alone(method: str, selector: str, drafters: Any) -> str:
 
 def _by_domain(report: Report, report_index: int) -> list[MeasuredRow]:
     """MAT of each drafter alone by domain, from the curve of suites of several domains."""
+    row = MeasuredRow("", STATIC, STATIC, "", "", 0, 0, 0, False, report_index, {}, _temperature(report))
     return [
-        MeasuredRow(
-            f"{drafter} alone", STATIC, STATIC, text(drafter), text(domain), 0, 0, 0, False, report_index, {"mat": mat}
-        )
+        replace(row, method=f"{drafter} alone", drafter=text(drafter), domain=text(domain), figures={"mat": mat})
         for domain, drafters in mapping(curves_of(report).get("mat_by_domain")).items()
         for drafter, value in mapping(drafters).items()
         if (mat := number(value)) is not None
@@ -221,18 +289,43 @@ def _spec_bench(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 
 
 def _actions(reports: Sequence[Report]) -> dict[str, Point]:
-    """The number of different trees of each policy, from the first report that has it."""
+    """The number of different trees of each policy, mean over its seeds, from the first report that has it."""
     actions: dict[str, Point] = {}
     for index, report in enumerate(reports):
+        counts: dict[str, list[float]] = {}
         for row in records(curves_of(report).get("replayed")):
             schedule, value = schedule_of(text(row.get("name"))), number(row.get("actions"))
             if value is not None:
-                actions.setdefault(schedule, Point(value, live=False, report=index, schedule=schedule))
+                counts.setdefault(_seedless(schedule), []).append(value)
+        for schedule, values in counts.items():
+            several = schedule != BEST_STATIC and len(values) > 1
+            point = Point(sum(values) / len(values) if several else values[0], False, index, schedule=schedule)
+            actions.setdefault(schedule, replace(point, deviation=stdev(values)) if several else point)
     return actions
 
 
-def _scaling(reports: Sequence[Report]) -> dict[tuple[str, int], Point]:
-    """MAT by selector and pool size.  Replayed figures come first, because they average over pools of one size."""
+def _over_best(reports: Sequence[Report]) -> dict[tuple[str, str], Point]:
+    """Tokens/s of each trained policy over the best static tree of its grid, replayed and live, mean over its seeds."""
+    points: dict[tuple[str, str], Point] = {}
+    for index, report in enumerate(reports):
+        if curves_of(report).get("priced_by"):
+            continue
+        temperature = f"{_temperature(report):g}"
+        parents = [entry for entry in records(report.get("parents")) if entry.get("kind") == POLICIES]
+        policies = [text(entry.get("name")).removesuffix(f"-t{temperature}") for entry in parents]
+        for source in ("replayed", "live"):
+            spread = mapping(mapping(curves_of(report).get("seeds")).get(source))
+            value, bounds = number(spread.get("mean")), numbers(spread.get("ci95"))
+            if value is not None and policies:
+                interval = (bounds[0], bounds[1]) if len(bounds) == 2 else None
+                deviation = number(spread.get("sd"))
+                point = Point(value, source == "live", index, STATIC, policies[0], deviation, interval)
+                points.setdefault((f"T = {temperature}, {source}", policies[0]), point)
+    return points
+
+
+def _scaling(reports: Sequence[Report], figure: str) -> dict[tuple[str, int], Point]:
+    """A figure by selector and pool size.  Replayed ones come first, because they average over pools of one size."""
     points = []
     for index, report in enumerate(reports):
         rows = [row for row in rows_of(report) if row.get("axis") == POOL_SIZE and _is_plain(row)]
@@ -241,9 +334,9 @@ def _scaling(reports: Sequence[Report]) -> dict[tuple[str, int], Point]:
     points.sort(key=lambda point: " over the pool" in text(point[1].get("method")))
     scaling: dict[tuple[str, int], Point] = {}
     for index, row in points:
-        mat, (selector, pool, _) = number(row.get("mat")), text(row.get("method")).partition(" over the pool")
-        if mat is not None and count(row.get("at")):
-            point = Point(mat, live=bool(pool) or is_live(row), report=index, selector=selector)
+        value, (selector, pool, _) = number(row.get(figure)), text(row.get("method")).partition(" over the pool")
+        if value is not None and count(row.get("at")):
+            point = Point(value, live=bool(pool) or is_live(row), report=index, selector=selector)
             scaling.setdefault((selector, count(row.get("at"))), point)
     return scaling
 
@@ -271,17 +364,26 @@ def _signals(reports: Sequence[Report]) -> dict[tuple[str, str], Point]:
 
 
 def _priced(reports: Sequence[Report]) -> dict[tuple[str, str], Point]:
-    """Replayed tokens/s over those without a drafter, by the device whose seconds they are in, and by schedule."""
+    """Replayed tokens/s over those without a drafter, by the device whose seconds they are in, and by schedule.
+
+    The best static tree and perfect foresight are those of a grid, whose name follows theirs.
+    """
     speeds: dict[tuple[str, str], Point] = {}
     for index, report in enumerate(reports):
         device, suffix = (text(curves_of(report).get(key)) for key in ("profile", "priced_by"))
         rows = records(curves_of(report).get("replayed"))
         rates = {text(row.get("name")): number(row.get("tokens_per_s")) for row in rows}
-        plain = rates.get(NO_DRAFTING)
+        grid, plain = text(mapping(curves_of(report).get("grid")).get("name")), rates.get(NO_DRAFTING)
+        ratios: dict[str, list[float]] = {}
         for name, rate in rates.items():
             if plain and rate and name != NO_DRAFTING:
                 schedule = name if name.startswith(FORESIGHT) else schedule_of(name)
-                schedule = schedule.removesuffix(f"-{suffix}")  # policies are named after the device too
-                point = Point(rate / plain, live=False, report=index, schedule=schedule)
-                speeds.setdefault((device, schedule), point)
+                if schedule in (BEST_STATIC, FORESIGHT):
+                    schedule = f"{schedule} of {grid}"
+                schedule = _seedless(schedule).removesuffix(f"-{suffix}")  # policies are named after the device too
+                ratios.setdefault(schedule, []).append(rate / plain)
+        for schedule, values in ratios.items():
+            several = not schedule.startswith(BEST_STATIC) and len(values) > 1
+            point = Point(sum(values) / len(values) if several else values[0], False, index, schedule=schedule)
+            speeds.setdefault((device, schedule), replace(point, deviation=stdev(values)) if several else point)
     return speeds

@@ -10,17 +10,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from statistics import stdev
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.markdown import markdown_table, plain
 from drafterforge.reporting.paper_claims import CLAIMS, Claim, judge
 from drafterforge.reporting.paper_evidence import (
     EXPERT,
     GENERALIST,
-    STATIC,
     Evidence,
     MeasuredRow,
     Point,
@@ -32,11 +33,11 @@ from drafterforge.reporting.paper_forms import (
     FIGURES,
     FORMS,
     GENERALIST_ALONE,
-    INTERVALS,
     RESPS_COLUMNS,
     Form,
     Line,
 )
+from drafterforge.reporting.paper_steps import EAGLE_TREES
 from drafterforge.reporting.published import PublishedTable, published
 from drafterforge.reporting.report_table import ReportTable, format_number
 
@@ -46,16 +47,36 @@ TITLE = "The papers' tables"
 VERDICTS = (
     "Each claim compares two methods column by column: it holds in all columns, depends, or does not hold in any. "
     "`python scripts/papers_reports.py STEP` measures it again; `python scripts/papers_tables.py --check` lists the "
-    "rows that are older than the code they describe, which may be all of a table."
+    "rows that are older than the code they describe, which may be all of a table. In commands, FOLDER and MMLU are "
+    "folders of question files, and TREE is the best static tree that `train-policy` printed; the script fills them in."
 )
 NEVER = "does not apply"
+NOT_AVERAGED = (
+    "scaling",
+    "many_drafters",
+    "router",
+    "resps_caching",
+    "sampled",
+    "over_best",
+    "priced",
+)  # columns differ in kind
+MMLU, NUM_TASKS = "mmlu_", 57  # beginning of the names of question files, and their number
+POINTS = (
+    "scaling",
+    "many_drafters",
+    "router",
+    "metasd_signal",
+    "priced",
+    "over_best",
+)  # forms that are not filled from rows
 NAME = re.compile(r"[^,:]+")  # of a paper, without its title
 RESPS_DOMAINS = tuple(domain for (domain,) in RESPS_COLUMNS.values())
 NOTHING = ReportTable("", [], [])
 WARNING = (
     "Our figures are measured on the target named here. Published figures are of other models on other hardware: "
     "they show the size of the effects, and their absolute values must not be compared with ours. "
-    "Seconds are of the device in the title, unless a table names another one."
+    "Seconds are of the device in the title, unless a table names another one. Each published table names the version "
+    "of the paper that was read, by the number of the table: what was read, HTML, text and notes, has no pages."
 )
 
 
@@ -86,6 +107,18 @@ class Cell:
     value: float | None = None
     source: MeasuredRow | Point | None = None
     reason: str = ""  # why there is no value
+    deviation: float | None = None  # over training seeds
+    interval: tuple[float, float] | None = None  # of 95 %
+    by_seed: tuple[float, ...] = ()  # values of the training seeds, if there are several
+
+    @property
+    def printed(self) -> str:
+        """The value with its spread; empty without a value."""
+        _, *style = FIGURES[self.figure]
+        spread = "" if self.deviation is None else f" ±{format_number(self.deviation, style[0])}"
+        if self.interval is not None:
+            spread = f" [{', '.join(format_number(bound, style[0]) for bound in self.interval)}]"
+        return f"{format_number(self.value, *style)}{spread}"
 
 
 @dataclass(frozen=True)
@@ -129,6 +162,12 @@ class PaperTable:
         return f"{self.missing} of {self.cells} cells not measured{by_replay}{end}"
 
     @property
+    def reduced(self) -> str:
+        """What is smaller than in the paper; empty if nothing is."""
+        sizes = ", ".join(map(str, self.form.reductions))
+        return sizes and f"Smaller than in the paper, so that two cores finish in hours: {sizes}."
+
+    @property
     def legend(self) -> list[str]:
         """What the marks mean."""
         return [f"{mark(index)} {reason}" for index, reason in enumerate(self.reasons)]
@@ -148,10 +187,11 @@ def paper_tables(
 
 
 def paper_table(form: Form, evidence: Evidence, reasons: Sequence[Reason] = ()) -> PaperTable:
+    evidence = evidence.pools[form.pool] if form.pool else evidence
     form = completed(form, evidence)
     columns = {name: _measured_domain(domains, evidence) for name, domains in form.columns.items()}
     headings = [f"{name} ({domain})" if len(form.columns[name]) > 1 else name for name, domain in columns.items()]
-    averaged = len(columns) > 1 and form.key not in ("scaling", "router", "resps_caching", "priced")
+    averaged = len(columns) > 1 and form.key not in NOT_AVERAGED
     rows = [
         [_cell(evidence, form, line, figure, *column, reasons) for column in columns.items()]
         for line in form.lines
@@ -161,11 +201,9 @@ def paper_table(form: Form, evidence: Evidence, reasons: Sequence[Reason] = ()) 
     marks = {reason: mark(index) for index, reason in enumerate(PaperTable(form, NOTHING, cells).reasons)}
     lines = []
     for row in rows:
-        name, *style = FIGURES[row[0].figure]
-        printed = [
-            format_number(cell.value, *style) if cell.value is not None else marks.get(cell.reason, "") for cell in row
-        ]
-        mean = [format_number(_mean([cell.value for cell in row]), *style)] if averaged else []
+        name = FIGURES[row[0].figure][0]
+        printed = [cell.printed if cell.value is not None else marks.get(cell.reason, "") for cell in row]
+        mean = [_mean_of(row).printed] if averaged else []
         lines.append([row[0].method, name, *printed, *mean])
     mean = [MEAN] if averaged else []
     ours = ReportTable(form.title, ["method", "figure", *headings, *mean], lines, name_columns=2, note=form.caption)
@@ -196,34 +234,65 @@ def _cell(
     evidence: Evidence, form: Form, line: Line, figure: str, column: str, domain: str, reasons: Sequence[Reason]
 ) -> Cell:
     cell = Cell(line.name, figure, column)
-    value, source = _figure(evidence, form, line, figure, domain)
-    if value is not None:
-        return replace(cell, value=value, source=source)
+    if form.key == "sampled":
+        form, domain = replace(form, temperature=float(domain)), ALL
+    if figure == "faster_tasks":
+        if (tasks := _faster_tasks(evidence, form, line)) is not None:
+            return replace(cell, value=tasks[0], source=tasks[1])
+    elif form.key in POINTS or figure == "actions":
+        point = _point(evidence, form, line, figure, domain)
+        if point is not None:
+            return replace(cell, value=point.value, source=point, deviation=point.deviation, interval=point.interval)
+    elif figure == "over_static":
+        schedule = f"resps-hold{domain}" if form.key == "resps_caching" else line.schedule
+        if (over := _over_default(evidence, form, replace(line, schedule=schedule))) is not None:
+            ratios, source = over
+            return replace(cell, value=_mean(ratios), source=source, deviation=_deviation(ratios))
+    elif (row := best_row(evidence, form, line, figure, domain)) is not None:
+        by_seed = tuple(figures[figure] for figures in row.by_seed if figure in figures)
+        return replace(cell, value=row.figures[figure], source=row, deviation=_deviation(by_seed), by_seed=by_seed)
     return replace(cell, reason=next((reason.why for reason in reasons if reason.explains(cell)), ""))
 
 
-def _figure(
-    evidence: Evidence, form: Form, line: Line, figure: str, domain: str
-) -> tuple[float | None, MeasuredRow | Point | None]:
-    """The figure, and the row or point that has it; None if no report does."""
-    points = {
-        "scaling": lambda: evidence.scaling.get((line.selector, int(domain))),
-        "router": lambda: evidence.router.get(domain),
-        "metasd_signal": lambda: evidence.signals.get((domain, line.selector)),
-        "priced": lambda: evidence.priced.get((domain, line.schedule)),
-    }
-    if form.key in points or figure == "actions":
-        point = points[form.key]() if form.key in points else evidence.actions.get(line.schedule)
-        return (None, None) if point is None else (point.value, point)
-    if figure == "over_static":
-        lines = (line, replace(line, schedule=STATIC))
-        pairs = [[best_row(evidence, form, part, "tokens_per_s", name) for part in lines] for name in RESPS_DOMAINS]
-        if form.columns.keys() == INTERVALS.keys() or any(None in pair for pair in pairs):
-            return None, None
-        rates = [[row.figures["tokens_per_s"] for row in pair] for pair in pairs]
-        return _mean([rate / default for rate, default in rates]), pairs[0][0]
-    row = best_row(evidence, form, line, figure, domain)
-    return (None, None) if row is None else (row.figures[figure], row)
+def _point(evidence: Evidence, form: Form, line: Line, figure: str, column: str) -> Point | None:
+    """The point of a form that is not filled from rows, or the number of trees of a policy."""
+    if form.key in ("scaling", "many_drafters"):
+        points = evidence.scaling_speed if figure == "tokens_per_s" else evidence.scaling
+        return points.get((line.selector, int(column)))
+    return {
+        "router": lambda: evidence.router.get(column),
+        "metasd_signal": lambda: evidence.signals.get((column, line.selector)),
+        "priced": lambda: evidence.priced.get((column, line.schedule)),
+        "over_best": lambda: evidence.over_best.get((column, line.schedule)),
+    }.get(form.key, lambda: evidence.actions.get(line.schedule))()
+
+
+def _over_default(evidence: Evidence, form: Form, line: Line) -> tuple[list[float], MeasuredRow] | None:
+    """Tokens/s over those of the paper's default tree in the same report, mean of five benchmarks, by training seed."""
+    pairs = []
+    for domain in RESPS_DOMAINS:
+        row = best_row(evidence, form, line, "tokens_per_s", domain)
+        trees = [] if row is None else [each for each in evidence.rows if each.report == row.report]
+        reference = replace(line, schedule=EAGLE_TREES["resps"])
+        default = best_row(replace(evidence, rows=trees), form, reference, "tokens_per_s", domain)
+        if row is None or default is None:
+            return None
+        pairs.append((row, default.figures["tokens_per_s"]))
+    seeds = range(min(len(row.by_seed) for row, _ in pairs))
+    by_seed = [[row.by_seed[seed]["tokens_per_s"] / rate for row, rate in pairs] for seed in seeds]
+    by_seed = by_seed or [[row.figures["tokens_per_s"] / rate for row, rate in pairs]]
+    return [sum(ratios) / len(ratios) for ratios in by_seed], pairs[0][0]
+
+
+def _faster_tasks(evidence: Evidence, form: Form, line: Line) -> tuple[int, MeasuredRow] | None:
+    """The number of MMLU's tasks on which a policy emits more tokens/s than EAGLE's default tree, if all were timed."""
+    lines = line, replace(line, schedule=EAGLE_TREES["ltd"])
+    tasks = sorted(domain for domain in evidence.domains if domain.startswith(MMLU))
+    pairs = [[best_row(evidence, form, part, "tokens_per_s", task) for part in lines] for task in tasks]
+    if len(pairs) != NUM_TASKS or any(None in pair for pair in pairs):
+        return None
+    rates = [[row.figures["tokens_per_s"] for row in pair] for pair in pairs]
+    return sum(policy > default for policy, default in rates), pairs[0][0]
 
 
 def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) -> MeasuredRow | None:
@@ -248,6 +317,19 @@ def _of(rows: Sequence[MeasuredRow], drafter: str) -> MeasuredRow | None:
     return next((row for row in rows if row.drafter == drafter), None)
 
 
+def _mean_of(row: Sequence[Cell]) -> Cell:
+    """The mean of a row's cells; its deviation is that of the means of the training seeds."""
+    seeds = zip(*(cell.by_seed for cell in row), strict=False)
+    means = [sum(values) / len(values) for values in seeds]
+    value = _mean([cell.value for cell in row])
+    return replace(row[0], value=value, deviation=None if value is None else _deviation(means))
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    """The sample standard deviation over training seeds; None for one seed."""
+    return stdev(values) if len(values) > 1 else None
+
+
 def _mean(values: Sequence[float | None]) -> float | None:
     return None if None in values or not values else sum(values) / len(values)
 
@@ -267,7 +349,8 @@ def published_table(table: PublishedTable) -> ReportTable:
 
 
 def source_of(table: PublishedTable) -> str:
-    return f"{published().papers[table.paper].name}: {table.table}; target {table.target}; {table.hardware}"
+    paper = published().papers[table.paper].name
+    return f"{paper}: {table.table} ({table.version}); target {table.target}; {table.hardware}"
 
 
 def _printed(value: float | None, figure: str) -> str:
@@ -312,7 +395,8 @@ def render_papers(evidence: Evidence, tables: Sequence[PaperTable]) -> str:
     parts += ["## What holds", VERDICTS, markdown_table(verdict_table(tables))]
     for table in tables:
         commands = "\n".join(table.form.commands)
-        parts += [f"## {table.form.title}", table.form.caption, "**Ours**", markdown_table(table.ours), table.note]
+        parts += [f"## {table.form.title}", table.form.caption, table.reduced]
+        parts += ["**Ours**", markdown_table(table.ours), table.note]
         parts += [f"```bash\n{commands}\n```"] if table.missing and commands else []
         parts += ["\n".join(f"- {plain(line)}" for line in table.legend)]
         for publication in published().of_form(table.form.key):
@@ -330,7 +414,7 @@ def print_papers(evidence: Evidence, tables: Sequence[PaperTable], console: Cons
     for table in tables:
         console.print()
         _print(table.ours, console, "bold")
-        console.print(escape(table.note))
+        console.print(escape(" ".join(filter(None, (table.reduced, table.note)))))
         for command in table.form.commands if table.missing else ():
             console.print(f"  {command}", soft_wrap=True, markup=False)
         for line in table.legend:

@@ -37,7 +37,8 @@ class PublishedTable:
 
     form: str  # key of the form in `paper_forms.FORMS`
     paper: str
-    table: str
+    table: str  # its number, if it is in what was read
+    version: str  # of the paper, and in which form it was read
     target: str
     hardware: str
     read: str  # address of the source that was read

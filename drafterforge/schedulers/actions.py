@@ -20,7 +20,7 @@ MOST_VALUES = 64  # of one key of a grid
 LARGEST = {"num_tokens": MAX_NODES, "depths": MAX_LEVELS, "top_ks": MAX_NODES}  # the limits of any tree
 MOST_CANDIDATES = 1 << 20  # of a tree, see `TreeShape.pool_size`
 NO_DRAFT = TreeShape(num_tokens=1, depth=0, top_k=1)
-MASKS = ("pool", "growing", "resps")  # of the combinations, see `ActionGrid`
+MASKS = ("pool", "growing", "drafting", "resps")  # of the combinations, see `ActionGrid`
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class ActionGrid:
     """Action 0 drafts nothing; the others are all combinations whose candidate pool can fill their nodes.
 
     A combination with more nodes than candidates gives the same tree as one with fewer nodes, so it is left out.
-    mask: `growing` keeps the smallest size at every depth; its tree is cut to its candidates.  `resps` is Re-SpS's
-    rule: no action without drafting, and top_k^(d - 1) nodes at most, where d, as EAGLE counts, is a level less.
+    mask: `growing` keeps the smallest size at every depth; its tree is cut to its candidates.  `drafting` has no action
+    without drafting.  `resps` is Re-SpS's rule: neither has it, and top_k^(d - 1) nodes at most, where d, as EAGLE
+    counts, is a level less.
     """
 
     name: str
@@ -55,8 +56,8 @@ class ActionGrid:
             )
         if self.mask not in MASKS:
             raise ConfigError(f"mask of an action grid must be one of {', '.join(MASKS)}, got {shorten(self.mask)}")
-        if self.mask == "resps" and not self.shapes:
-            raise ConfigError(f"the grid {self.name!r} has no tree of at most top_k^(depth - 2) nodes, see grid.mask")
+        if not self.shapes:
+            raise ConfigError(f"the grid {self.name!r} has no tree that grid.mask={self.mask} allows")
 
     @cached_property
     def shapes(self) -> tuple[TreeShape, ...]:
@@ -64,7 +65,7 @@ class ActionGrid:
         combinations = product(self.num_tokens, self.depths, self.top_ks)
         drafting = (TreeShape(*numbers) for numbers in combinations)
         shapes = tuple(shape for shape in drafting if 1 < shape.num_tokens <= self._most_nodes(shape))
-        return shapes if self.mask == "resps" else (NO_DRAFT, *shapes)
+        return shapes if self.mask in ("drafting", "resps") else (NO_DRAFT, *shapes)
 
     def _most_nodes(self, shape: TreeShape) -> float:
         """The most nodes of an action with the depth and top_k of `shape`."""

@@ -208,12 +208,31 @@ def test_questions_of_two_turns_are_played_in_order(pool):
     assert {row["domain"] for row in rows if row["source"] == "live"} == {"all", "gsm8k", "mt_bench"}
 
 
+def test_sampled_answers_are_replayed_and_timed_as_they_are_decoded(pool):
+    sampled = ("suite.temperature=1", "suite.methods=[generalist,default,hf_generate]", "suite.timed_prompts=3")
+    done = pool(*DOMAINS, *FEW, *sampled, "suite.check_live=true")
+    assert done.code == 0, done.err
+    report = report_of(pool)
+    assert {row["temperature"] for row in report["rows"]} == {1.0}
+    live = [row for row in report["rows"] if row["source"] == "live" and row["domain"] == "all"]
+    assert [row["method"] for row in live] == ["autoregressive", "general alone", "hedgespec over the pool"]
+    assert all(row["mismatches"] == 0 for row in live)
+    for check in report["curves"]["live"]:
+        assert check["num_cycles"] == check["replayed_cycles"] and not check["other_text"]
+    entries = load_measurements(pool.artifact("reports", "domains") / FILE)
+    assert {entry.temperature for entry in entries} == {1.0}
+    (answer,) = {tuple(e.answers[0].tokens) for e in entries if e.requests[0].request == 0}  # live as replayed
+    assert pool(*DOMAINS, *FEW, "name=greedy").code == 0
+    greedy = load_measurements(pool.artifact("reports", "greedy") / FILE)
+    assert answer != tuple(next(e.answers[0].tokens for e in greedy if e.requests[0].request == 0))
+
+
 def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(pool):
     assert pool("train-policy", "policy=planner", "experiment=smoke", "drafter=general", "live.num_prompts=0").code == 0
     options = (
         "suite.schedulers=[planner]",
         "pool.scheduler=planner",
-        "suite.methods=[default,ucb1/planner,sql/planner]",
+        "suite.methods=[default,ucb1/planner,sql/planner,sql/3/2/1]",
     )
     done = pool(*DOMAINS, *FEW, *options, "suite.timed_prompts=3")
     assert done.code == 0, done.err
@@ -227,9 +246,14 @@ def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(poo
         "hedgespec over the pool with planner",
         "ucb1 over the pool with planner",
         "sql alone with planner",
+        "sql alone with 3/2/1",
     ]
     assert all(row["mismatches"] == 0 for row in live)
+    command = report["curves"]["commands"]["sql alone with 3/2/1"]
+    assert "drafter=sql runtime.num_tokens=3 runtime.depth=2 runtime.top_k=1 " in command
     entries = load_measurements(pool.artifact("reports", "domains") / FILE)
+    chains = [cycle for entry in entries if entry.method == "sql alone with 3/2/1" for cycle in entry.cycles]
+    assert max(cycle.depth for cycle in chains) == 2 and {cycle.num_nodes for cycle in chains} <= {1, 2, 3}
     played = {
         (entry.method, entry.group): [
             (cycle.drafter, cycle.accept_length, cycle.depth, cycle.num_nodes) for cycle in entry.cycles
@@ -292,9 +316,11 @@ MISTAKES = {
     "wanted an EAGLE-3 or block drafter of the pool, + and a retrieval drafter": "suite.methods=[sql+general]",
     "has expert+general, but general is no retrieval drafter of the pool": "suite.methods=[expert+general]",
     "no policies named 'planer'": "suite.methods=[general/planer]",
+    "runtime.num_tokens must be <= 1024, got 9999": "suite.methods=[general/9999/3/4]",
     "suite.name must be one of": "suite.name=domain",
     "measures nothing": "suite.replay=false suite.timed_prompts=0",
     "limit must be >= 0": "limit=-1",
+    "timed at several temperatures; type suite.temperatures=[1]": "suite.name=scaling suite.temperature=1",
     "suite=papers needs question files": "suite=papers",
 }
 

@@ -70,6 +70,18 @@ def test_train_policy_records_calibrates_trains_and_measures(policies):
     assert (policies.artifact("policies", "planner") / "curves.png").stat().st_size > 1000
 
 
+def test_a_grid_that_always_drafts_is_compared_with_no_drafting_as_any(policies):
+    def replayed(name: str) -> dict[str, float]:
+        report = json.loads((policies.artifact("reports", f"policy-{name}") / "report.json").read_text())
+        return {row["name"]: row["tokens_per_s"] for row in report["curves"]["replayed"]}
+
+    done = policies("train-policy", *SQL, "policy=ltd", "grid.mask=drafting", "name=drafts", "live.num_prompts=0")
+    assert done.code == 0, done.err
+    rates = replayed("drafts")
+    assert rates["no drafting"] == pytest.approx(replayed("planner")["no drafting"], rel=1e-6)
+    assert not any(name.startswith("best static tree 1/0/1") for name in rates)
+
+
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "planner"])
 def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(policies, name, monkeypatch):
     monkeypatch.setattr(trace_recording, "record_answer", lambda *_, **__: pytest.fail("recorded again"))

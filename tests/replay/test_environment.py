@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -61,9 +63,12 @@ def test_re_sps_s_grid_has_the_papers_177_actions_and_always_drafts():
     assert paper.table.tolist() == [[count, d + 1, k] for count, d, k in triples if count <= k ** (d - 1)]
     assert len(paper) == 177 and NO_DRAFT not in paper.shapes
     assert ActionGrid.of(paper.as_dict()) == paper and "mask" not in GRID.as_dict()
-    with pytest.raises(ConfigError, match="mask of an action grid must be one of pool, growing, resps, got colour"):
+    assert NO_DRAFT in GRID.shapes and replace(GRID, mask="drafting").shapes == GRID.shapes[1:]
+    with pytest.raises(
+        ConfigError, match="mask of an action grid must be one of pool, growing, drafting, resps, got colour"
+    ):
         ActionGrid("paper", (32,), (4,), (8,), "colour")
-    with pytest.raises(ConfigError, match=r"has no tree of at most top_k\^\(depth - 2\) nodes, see grid.mask"):
+    with pytest.raises(ConfigError, match=r"has no tree that grid\.mask=resps allows"):
         ActionGrid("paper", (32,), (2,), (8,), "resps")
 
 
