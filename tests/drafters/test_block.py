@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from drafterforge.drafters.block import propose
 from drafterforge.drafters.block.fused import FusedBlock, StackedBlocks
 from drafterforge.drafters.block.propose import BlockGroup, BlockReading
 from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.lora import CONFIG, WEIGHTS, load_adapter
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.judging import Truth
 from drafterforge.drafters.retrieval.model import Retrieval
+from drafterforge.errors import ArtifactError
 from drafterforge.replay.answer_recorder import record_answers
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
@@ -208,3 +213,15 @@ def test_less_of_a_draft_is_verified_where_confidence_is_low(target):
         sizes.append((guesses.topk(3).indices.tolist(), tree.tokens.shape[1]))
     (low, few), (high, many) = sizes
     assert low == high and few < many
+
+
+@pytest.mark.parametrize("name", ["confidence_head.proj", "markov_head.markov_w2"])
+def test_an_adapter_of_a_head_that_experts_share_is_refused(target, tmp_path, name):
+    drafter = tiny_block(target, markov_rank=4, confidence=True)
+    module = drafter.get_submodule(name)
+    parts = {"A": torch.zeros(2, module.in_features), "B": torch.zeros(module.out_features, 2)}
+    tensors = {f"base_model.model.{name}.lora_{side}.weight": part for side, part in parts.items()}
+    save_file(tensors, tmp_path / WEIGHTS)
+    (tmp_path / CONFIG).write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
+    with pytest.raises(ArtifactError, match=f"adds to {name}, which is not a projection that LoRA experts adapt"):
+        load_adapter(tmp_path, drafter)

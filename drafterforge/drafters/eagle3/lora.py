@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from drafterforge.artifacts.json_input import read_json
+from drafterforge.config.drafter import LORA_TARGETS
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.errors import ArtifactError, quote, shorten
 
@@ -84,8 +85,8 @@ def load_adapter(folder: Path, drafter: Eagle3Drafter) -> Adapter:
     modules = dict(drafter.named_modules())
     for name, part in parts.items():
         module = modules.get(name)
-        if not isinstance(module, nn.Linear):
-            raise ArtifactError(f"{path} adds to {shorten(name)}, which is not a projection of an EAGLE-3 drafter")
+        if not isinstance(module, nn.Linear) or name.split(".")[-1] not in LORA_TARGETS:
+            raise ArtifactError(f"{path} adds to {shorten(name)}, which is not a projection that LoRA experts adapt")
         expected = {"A": (rank, module.in_features), "B": (module.out_features, rank)}
         shapes = {side: tuple(tensor.shape) for side, tensor in part.items()}
         if shapes != expected:
