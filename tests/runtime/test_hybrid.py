@@ -305,7 +305,5 @@ def test_two_names_open_one_drafter_and_wrong_kinds_are_one_line(target, eagle, 
     assert list(drafters) == ["sql", "general+retrieval"]
     assert drafters["general+retrieval"] == HybridDrafter(eagle, opened[RETRIEVAL])
     for name in ("retrieval+general", "general+sql"):
-        with pytest.raises(
-            ConfigError, match="combines an EAGLE-3 drafter and a retrieval drafter, in this order; type "
-        ):
+        with pytest.raises(ConfigError, match=r"\(EAGLE-3, block\) and a retrieval drafter, in this order; type "):
             open_named([name], source_of, target)
