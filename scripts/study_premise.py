@@ -240,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the commands, run nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("typed", nargs="*", metavar="KEY=VALUE", help="settings of all commands")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     plan = Plan(options.prompts, options.questions, options.general, options.unseen, options.num_questions)
     try:
         if (code := run(plan, options.typed, options.list)) or options.list:

@@ -72,7 +72,7 @@ def test_figures_are_ratios_of_mat(study, folder, tmp_path, capsys, monkeypatch)
     unseen = {"public": 2, "clinical-full": 4, "clinical-lora": 6}
     write_replays(reports / "premise-clinical", {f"{name} alone": {"clinical": n} for name, n in unseen.items()})
     path = tmp_path / "premise.json"
-    assert study.main([str(folder), str(folder), f"runs_dir={tmp_path / 'runs'}", "--json", str(path)]) == 0
+    assert study.main([str(folder), str(folder), "--json", str(path), f"runs_dir={tmp_path / 'runs'}"]) == 0
     record = json.loads(path.read_text())
     figures = record["figures"]
     assert (figures["experts_full"], figures["experts_lora"]) == (2.0, 1.5)
