@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, shorten
 
 MAX_BYTES = 16 << 20  # size limit of a JSON file; ours have a few kilobytes
 MAX_NUMBER = 2**53  # largest whole number that all JSON readers represent exactly
@@ -54,7 +54,7 @@ def parse_as(kind: type[T], value: Any, where: str) -> T:
         return [parse_as(inner[0], entry, f"{where}[{index}]") for index, entry in enumerate(value)]
     if origin is dict:
         _require_object(value, where)
-        return {key: parse_as(inner[1], entry, f"{where}.{key[:40]}") for key, entry in value.items()}
+        return {key: parse_as(inner[1], entry, f"{where}.{shorten(key, 40)}") for key, entry in value.items()}
     if kind is Any:
         return value
     matches = isinstance(value, kind) and not (kind in (int, float) and isinstance(value, bool))
