@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ConfigError, shorten
 from drafterforge.prompts.expressions import Expression, compile_expression
 from drafterforge.prompts.functions import cells, is_range, options
 from drafterforge.prompts.templates import fill
@@ -63,7 +63,7 @@ def read_tasks(path: str | Path) -> Iterator[tuple[str, Writer]]:
             yield from _family(family, content.get("lists") or {})
         except _MISTAKES as error:
             name = family.get("task", "without a name") if isinstance(family, dict) else family
-            raise ConfigError(f"{path}, family {number} of tasks ({name}): {_reason(error)}") from error
+            raise ConfigError(f"{path}, family {number} of tasks ({shorten(name)}): {_reason(error)}") from error
 
 
 def lines(block: str) -> list[str]:
@@ -229,4 +229,4 @@ def _check_keys(keys: Mapping[str, Any], allowed: set[str], owner: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, ConfigError) else shorten(f"{type(error).__name__}: {error}", 300)

@@ -148,3 +148,10 @@ def test_a_grammar_that_would_fill_the_memory_is_one_line(tmp_path, text, reason
     path.write_text(text)
     with pytest.raises(ConfigError, match=reason):
         read_yaml(path)
+
+
+def test_a_mistake_in_a_long_text_is_quoted_in_part(tmp_path):
+    text = "a {" + "[" * 5000
+    with pytest.raises(ConfigError) as error:
+        _ = write(tmp_path, f"tasks:\n- task: '{text}'\n  asks: [count]\n").writers
+    assert len(str(error.value)) < 600 + len(str(tmp_path))
