@@ -27,7 +27,7 @@ from drafterforge.artifacts.atomic import (
 )
 from drafterforge.artifacts.manifest import MANIFEST, Manifest, first_difference, plain_json
 from drafterforge.config.renamed import with_present_keys
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, shorten
 
 COMMANDS = {  # that make each kind of artifact
     "answers": "prepare-data",
@@ -210,7 +210,7 @@ def _read_complete(path: Path, kind: str, verify: bool) -> Manifest:
             raise ArtifactError(f"{file} has {size} bytes, but {entry['bytes']} were written; {remake_hint}")
         if verify and (sha256 := file_sha256(file)) != entry["sha256"]:
             raise ArtifactError(
-                f"{file} is damaged: its sha256 is {sha256}, but {entry['sha256']} was written; {remake_hint}"
+                f"{file} is damaged: its sha256 is {sha256}, but {shorten(entry['sha256'])} was written; {remake_hint}"
             )
     return manifest
 

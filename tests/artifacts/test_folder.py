@@ -161,6 +161,16 @@ def test_every_damaged_file_is_found_and_named(tmp_path, name, damage):
         reuse_artifact(path, "answers", config={}, target="tiny", target_fingerprint="f00d")
 
 
+def test_a_forged_hash_is_quoted_in_part(tmp_path):
+    write(tmp_path / "sql")
+    manifest = Manifest.read(tmp_path / "sql")
+    files = {name: entry | {"sha256": "x" * 5000} for name, entry in manifest.files.items()}
+    (tmp_path / "sql" / MANIFEST).write_bytes(replace(manifest, files=files).to_json())
+    with pytest.raises(ArtifactError, match=r"a\.bin is damaged: its sha256 is") as error:
+        open_artifact(tmp_path / "sql", "answers")
+    assert len(str(error.value)) < 600 + len(str(tmp_path))
+
+
 def test_a_damaged_artifact_can_be_replaced(tmp_path):
     write(tmp_path / "sql", "old")
     (tmp_path / "sql" / "a.bin").unlink()
