@@ -148,6 +148,14 @@ def _experts(variant: str) -> str:
     )
 
 
+def _on_devices(paper: str, *policies: tuple[str, str]) -> Step:
+    """Train policies in the published seconds of other devices.  policies: name and policy; empty: the paper's."""
+    trained = [(name, device, policy) for device in DEVICES for name, policy in policies]
+    commands = tuple(_priced(paper, *words) for words in trained)
+    reports = tuple(f"policy-{name}-{device}" for name, device, _ in trained)
+    return Step(f"{paper}-devices", REPLAY, 180, commands, reports, REDUCTIONS[paper], folder=paper)
+
+
 STEPS = (
     Step(
         "domains",
@@ -235,32 +243,8 @@ STEPS = (
         ("papers-many-drafters",),
         folder="many-drafters",
     ),
-    Step(
-        "resps-devices",
-        REPLAY,
-        180,
-        tuple(
-            _priced("resps", name, device, policy)
-            for device in DEVICES
-            for name, policy in (("resps", ""), ("resps-maxent", "resps-maxent"))
-        ),
-        tuple(f"policy-{policy}-{device}" for device in DEVICES for policy in ("resps", "resps-maxent")),
-        REDUCTIONS["resps"],
-        folder="resps",
-    ),
-    Step(
-        "ltd-devices",
-        REPLAY,
-        180,
-        tuple(
-            _priced("ltd", name, device, policy)
-            for device in DEVICES
-            for name, policy in (("ltd", ""), ("marginal", "marginal"))
-        ),
-        tuple(f"policy-{policy}-{device}" for device in DEVICES for policy in ("ltd", "marginal")),
-        REDUCTIONS["ltd"],
-        folder="ltd",
-    ),
+    _on_devices("resps", ("resps", ""), ("resps-maxent", "resps-maxent")),
+    _on_devices("ltd", ("ltd", ""), ("marginal", "marginal")),
     Step(
         "domains-timed",
         CLOCK,
