@@ -16,6 +16,7 @@ Figures:
     token_gap_p50_ms     time between two parts of a stream, also p95 and p99
     memory_mb            resident memory of the server after warm-up
     memory_growth        of the last tenth of the time against the tenth after warm-up, as a share
+    memory_late_growth   the same against the tenth in the middle of the time
     drain_s              time until no answer waits or runs after the last request
     accepted_at_sigterm  answers under way when the server gets SIGTERM
     lost_at_sigterm      those of them that are not complete or differ
@@ -53,8 +54,8 @@ from rich.table import Table
 DISTINCT = 40  # requests of the list
 START_S = 300.0  # longest time until a server answers
 LONGEST_S = 300.0  # longest time for an answer
-WARM_UP = 0.2  # share of the time before memory is measured
-SPAN = 0.1  # share of the time over which memory is averaged
+TENTHS = 10  # parts of the time; memory is the median of each
+WARM, MIDDLE = 2, 5  # the tenths that the last one is compared with
 BURST_S = 10.0  # from one burst to the next one
 KINDS = {"answer": 6, "stream": 6, "slow": 1, "leave": 1, "hang up": 1, "key": 1, "malformed": 1}  # how often
 TOPICS = ("users of a shop", "the moons of Jupiter", "a list of words", "fractions", "iron in blood", "a short story")
@@ -261,8 +262,11 @@ def server_of(settings: Sequence[str]) -> Iterator[tuple[subprocess.Popen, str, 
         process.wait()
 
 
-def soak(clients: Clients, minutes: float, count: int, pid: int) -> dict[str, float]:
-    """Let the clients send requests for some minutes; returns the figures.  pid: of the server."""
+def soak(clients: Clients, minutes: float, count: int, pid: int) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """Let the clients send requests for some minutes; returns the figures, and the memory in each tenth of the time.
+
+    pid: of the server.
+    """
     clients.learn()
     began, seconds = time.monotonic(), 60 * minutes
     threads = [threading.Thread(target=clients.run, args=(began + seconds, seed)) for seed in range(count)]
@@ -277,8 +281,7 @@ def soak(clients: Clients, minutes: float, count: int, pid: int) -> dict[str, fl
     while clients.running() and time.monotonic() - ended < LONGEST_S:
         time.sleep(0.02)
     drain_s = time.monotonic() - ended
-    early = np.median([size for at, size in samples if WARM_UP <= at < WARM_UP + SPAN])
-    late = np.median([size for at, size in samples if 1 - SPAN <= at <= 1])
+    memory = [float(np.median([size for at, size in samples if int(TENTHS * at) == tenth])) for tenth in range(TENTHS)]
     tally = clients.tally
     figures: dict[str, float] = {"distinct": len(clients.requests), "minutes": minutes, "clients": count}
     figures |= {
@@ -286,8 +289,9 @@ def soak(clients: Clients, minutes: float, count: int, pid: int) -> dict[str, fl
     }
     for name, values in (("first_token", tally.first_token_s), ("token_gap", tally.token_gap_s)):
         figures |= {f"{name}_p{p}_ms": round(1e3 * float(np.percentile(values or [0.0], p)), 1) for p in (50, 95, 99)}
-    figures |= {"memory_mb": round(float(early) / 2**20, 1), "memory_growth": round(float(late / early - 1), 5)}
-    return figures | {"drain_s": round(drain_s, 2)}
+    figures |= {"memory_mb": round(memory[WARM] / 2**20, 1), "memory_growth": round(memory[-1] / memory[WARM] - 1, 5)}
+    figures |= {"memory_late_growth": round(memory[-1] / memory[MIDDLE] - 1, 5), "drain_s": round(drain_s, 2)}
+    return figures, [{"tenth": tenth, "memory_mb": round(size / 2**20, 1)} for tenth, size in enumerate(memory)]
 
 
 def terminate(clients: Clients, process: subprocess.Popen, count: int) -> dict[str, float]:
@@ -336,7 +340,7 @@ def main() -> int:
     options = parser.parse_args()
     with server_of(options.settings) as (process, url, key):
         clients = Clients(url, key, requests_of(options.model, options.seed))
-        figures = soak(clients, options.minutes, options.clients, process.pid)
+        figures, rows = soak(clients, options.minutes, options.clients, process.pid)
         figures |= terminate(clients, process, options.clients)
     table = Table("figure", "value")
     for name, value in figures.items():
@@ -345,7 +349,7 @@ def main() -> int:
     for problem in clients.tally.problems:
         console.print(problem, markup=False)
     if options.json:
-        save_record(options.json, "soak", torch.device("cpu"), "bfloat16", figures)
+        save_record(options.json, "soak", torch.device("cpu"), "bfloat16", figures, rows)
     bad = ("differing", "failures", "lost_at_sigterm", "exit_code")
     return int(any(figures[name] for name in bad) or figures["memory_growth"] >= 0.02)
 

@@ -24,11 +24,12 @@ def test_a_short_soak_loses_and_changes_no_answer(soak):
     target = speaking_target(max_position_embeddings=1024)
     with serving(Engine(target, pool_of(target), SHAPE), api_key="sesame", max_waiting=4) as up:
         clients = soak.Clients(up.url, "sesame", soak.requests_of("tiny", 0, longest=16, most_tokens=40))
-        figures = soak.soak(clients, minutes=0.05, count=4, pid=os.getpid())
+        figures, rows = soak.soak(clients, minutes=0.05, count=4, pid=os.getpid())
         assert clients.tally.problems == []
         assert figures["differing"] == figures["failures"] == 0 and figures["answers"] > 10
         assert 0 < figures["token_gap_p50_ms"] <= figures["token_gap_p99_ms"] and figures["drain_s"] < 30
         assert figures["first_token_p50_ms"] > 0 and figures["memory_mb"] > 0
+        assert len(rows) == 10 and rows[2]["memory_mb"] == figures["memory_mb"]
         clients.expected[0] += "changed"
         for _ in range(2):
             clients.compare(0, clients.alone(0))
