@@ -123,21 +123,28 @@ def start(
     """Fork a process that runs the command; returns its id, and where it counts changes of files."""
     events = mmap.mmap(-1, 8)
     output.write_bytes(b"")  # the child may be killed before it opens it
+    ends = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # until the child is in its `try`: it must not go on as its parent
     child = os.fork()
     if child:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
         return child, events
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    sys.stdout = sys.stderr = open(output, "a", buffering=1)  # noqa: SIM115 (until the process ends)
     code = 1
     try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        sys.stdout = sys.stderr = open(output, "a", buffering=1)  # noqa: SIM115 (until the process ends)
         layer = FileLayer(runs, events)
         if hinder is not None:
             hinder(layer)
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
+        except KeyboardInterrupt:  # the signal came before the command began
+            os._exit(130)
         code = main([*command.arguments, *options, f"runs_dir={runs}"])
     except BaseException:
         import traceback

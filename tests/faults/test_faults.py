@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults import harness
 from tests.faults.commands import COMMANDS, open_bench
-from tests.faults.faults import FAULTS, Trials
+from tests.faults.faults import FAULTS, INTERRUPTED, Trials
 from tests.faults.harness import Command
 from tests.faults.serving import kill_server
 
@@ -37,6 +37,14 @@ def test_a_killed_command_leaves_the_same_artifact(trials, name):
 def test_a_killed_server_keeps_what_it_has_recorded(trials):
     outcome = kill_server(trials.bench, trials.chance)
     assert not outcome.wrong, outcome
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_command_ends_its_process_only(trials, number):
+    command, runs = BY_NAME["bundle"], trials.bench.fresh()
+    ending = trials.bench.run(command, runs, after_s=0.0, number=number)
+    assert ending.code in INTERRUPTED and ending.is_one_line
+    assert trials.bench.run(command, runs).code == 0
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "kill"])
