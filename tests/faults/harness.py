@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+
 from drafterforge.artifacts.folder import is_complete
 from drafterforge.artifacts.manifest import MANIFEST
 from drafterforge.assembly.bundles import check_bundle
@@ -138,6 +140,7 @@ def start(
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         sys.stdout = sys.stderr = open(output, "a", buffering=1)  # noqa: SIM115 (until the process ends)
+        torch.set_num_threads(1)  # torch's thread pool is made again, before several threads ask for it
         layer = FileLayer(runs, events)
         if hinder is not None:
             hinder(layer)
