@@ -159,9 +159,9 @@ def pax_values(data: bytes) -> dict[str, str]:
     values, start = {}, 0
     while start < len(data) and data[start]:
         digits, space, _ = data[start : start + 20].partition(b" ")
-        length = int(digits) if space else 0
+        length = int(digits) if space and digits.isdigit() else 0  # int() takes signs, too, and a reader would go back
         key, equals, value = data[start + len(digits) + 1 : start + length - 1].partition(b"=")
-        if not equals or start + length > len(data) or data[start + length - 1 : start + length] != b"\n":
+        if not length or not equals or start + length > len(data) or data[start + length - 1 : start + length] != b"\n":
             raise ValueError("a pax header is not a list of LENGTH KEY=VALUE")
         values[_text(key)] = _text(value)
         start += length

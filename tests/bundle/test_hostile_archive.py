@@ -144,6 +144,11 @@ def pax_without_end(path: Path) -> None:
     path.write_bytes(header_of("././@PaxHeader", 8, tarfile.XHDTYPE) + blocks(b"0 a=b\n") + bytes(2048))
 
 
+def pax_backwards(path: Path) -> None:
+    """The first length leads to the last byte, from where a reader that trusts lengths never comes away."""
+    path.write_bytes(header_of("././@PaxHeader", 8, tarfile.XHDTYPE) + blocks(b"-1 a=b\nX") + bytes(2048))
+
+
 def gnu_sparse(path: Path) -> None:
     path.write_bytes(header_of(BUNDLE, 0, tarfile.GNUTYPE_SPARSE) + bytes(2048))
 
@@ -166,6 +171,7 @@ BOMBS = {
     large_pax: "a header of 4,194,321 bytes for a name, expected at most 16,384",
     large_long_name: "a header of 4,194,304 bytes for a name, expected at most 16,384",
     pax_without_end: "cannot be unpacked",
+    pax_backwards: "cannot be unpacked",
     gnu_sparse: "does not begin with bundle.json",
     pax_sparse: "does not begin with bundle.json",
     compressed: "is not a bundle; expected a folder",
