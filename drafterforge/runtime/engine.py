@@ -18,7 +18,7 @@ from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.drafters.registry import DEFAULT, kind_of
 from drafterforge.drafters.retrieval.memory import AnswerMemory
-from drafterforge.errors import ConfigError, DrafterforgeError, PromptTooLongError
+from drafterforge.errors import ConfigError, DrafterforgeError, PromptTooLongError, shorten
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.runtime.auto_proposer import AutoProposer
 from drafterforge.runtime.batch import Batch
@@ -315,5 +315,5 @@ class Engine:
             return prompt_ids(self.target.tokenizer, list(prompt))
         vocab_size = self.target.backbone.embedding.shape[0]
         if wrong := [token for token in prompt if not 0 <= token < vocab_size]:
-            raise DrafterforgeError(f"token id {wrong[0]} is not one of this target's {vocab_size}")
+            raise DrafterforgeError(f"token id {shorten(wrong[0])} is not one of this target's {vocab_size}")
         return list(prompt)

@@ -12,7 +12,7 @@ import secrets
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, PlainValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
 from drafterforge.runtime.engine import Prompt
@@ -21,6 +21,7 @@ from drafterforge.server.failures import ApiError
 
 MAX_STOPS, MAX_STOP_LENGTH = 4, 256
 SEEDS = 2**64
+COUNTS = 2**31  # above every count of a request
 MAX_QUOTED_CHARS = 60  # of a wrong value in an error
 NEUTRAL_VALUES: dict[str, tuple] = {  # fields that are not supported, with the values that have no effect
     "logprobs": (False,),
@@ -124,7 +125,7 @@ class Message(Fields):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[TextPart], BeforeValidator(_parts)]
+    content: Annotated[list[TextPart], FailFast(), BeforeValidator(_parts)]
     tool_calls: Annotated[None, BeforeValidator(_nothing)] = None
     function_call: Annotated[None, BeforeValidator(_nothing)] = None
     audio: Annotated[None, BeforeValidator(_nothing)] = None
@@ -146,12 +147,12 @@ class AnswerRequest(Fields, ABC):
     """The fields that both kinds of requests have."""
 
     model: str
-    n: int = Field(1, ge=1)
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    n: int = Field(1, ge=1, lt=COUNTS)
+    max_tokens: int | None = Field(None, ge=1, lt=COUNTS)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=COUNTS)
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=-1, lt=2**31)  # 0 and -1: all
+    top_k: int = Field(0, ge=-1, lt=COUNTS)  # 0 and -1: all
     min_p: float = Field(0.0, ge=0, le=1)
     repetition_penalty: float = Field(1.0, ge=0.01, le=100)
     seed: int = Field(default_factory=lambda: secrets.randbelow(2**63), ge=-(2**63), lt=SEEDS)
@@ -187,7 +188,7 @@ class AnswerRequest(Fields, ABC):
 class ChatRequest(AnswerRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Annotated[list[Message], FailFast()] = Field(min_length=1)  # an error takes a thousand times its entry
 
     @property
     def prompts(self) -> list[Prompt]:

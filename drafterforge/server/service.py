@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.serving import ServeConfig
-from drafterforge.errors import DrafterforgeError, PromptTooLongError
+from drafterforge.errors import DrafterforgeError, PromptTooLongError, quote
 from drafterforge.runtime.answer_log import AnswerLog
 from drafterforge.runtime.engine import Engine, kind_name
 from drafterforge.runtime.pool import Pool
@@ -168,5 +168,5 @@ class Service:
     def require_model(self, name: str) -> None:
         """ApiError if `name` is not the served model."""
         if name != self.model:
-            message = f"there is no model {name!r}; this server has {self.model!r}"
+            message = f"there is no model {quote(name)}; this server has {self.model!r}"
             raise ApiError(404, message, param="model", code="model_not_found")

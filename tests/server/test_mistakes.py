@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import httpx
 import openai
 import pytest
 
 from drafterforge.runtime.engine import Engine
+from drafterforge.server.failures import ApiError
+from drafterforge.server.protocol import ChatRequest, read_request
 from tests.server.conftest import HTTP, MODEL, serving
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -159,6 +162,32 @@ def test_an_unpaired_surrogate_is_refused(shared, text):
 def test_infinity_is_no_temperature(shared):
     body = json.dumps(PLAIN | {"temperature": 7}).replace(" 7", " 1e999")
     refusal(shared.post(content=body), 400, param="temperature")
+
+
+@pytest.mark.parametrize("digits", [30, 4300])  # Python writes no number of more
+@pytest.mark.parametrize(
+    "field", ["n", "max_tokens", "max_completion_tokens", "top_k", "seed", "temperature", "prompt", "model"]
+)
+def test_an_error_quotes_no_long_value(shared, field, digits):
+    values = PLAIN | {"prompt": ["a", "b"], "max_tokens": None} | {field: "HUGE"}
+    huge = {"prompt": f"[{'9' * digits}]", "model": f'"{"9" * digits}"'}.get(field, "9" * digits)
+    body = json.dumps(values).replace('"HUGE"', huge)
+    assert len(refusal(shared.post(content=body), 404 if field == "model" else 400, param=field)) < 250
+
+
+@pytest.mark.parametrize(
+    "messages", [[0] * 200_000, [{"role": "user", "content": [0] * 200_000}]], ids=["all", "parts"]
+)
+def test_many_mistakes_cost_no_more_memory_than_one(messages):
+    body = json.dumps({"model": MODEL, "messages": messages}).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiError, match="input should be a valid dictionary"):
+            read_request(ChatRequest, body)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 30 * len(body), f"{most:,} bytes"
 
 
 @pytest.mark.parametrize("chunked", [False, True])
