@@ -25,6 +25,10 @@ def run(cfg: Config) -> str:
     prompt = cfg.prompt or sys.stdin.read().rstrip("\n")
     if not prompt.strip():
         raise ConfigError(NO_PROMPT)
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("the prompt on standard input is not UTF-8; convert it, for example with iconv") from None
     filters = {name: getattr(cfg, name) for name in ("top_k", "top_p", "min_p", "repetition_penalty")}
     sampling = Sampling(temperature=cfg.temperature, seed=cfg.seed, **filters)
     engine, _ = open_engine(cfg)

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 import pytest
 
 from drafterforge import __version__
+from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.cli import COMMANDS, main
 from drafterforge.config import commands, serving
 from drafterforge.errors import ArtifactError
@@ -261,6 +262,15 @@ MISTAKES = {
     "flag": ([*TRAIN, "--trainer.lr=1"], "'--trainer.lr'; type trainer.lr=1"),
     "deleted key": ([*TRAIN, "~trainer.lr"], "'~trainer.lr' is not key=value"),
     "no equals sign": (["train-drafter", "sql"], "is not key=value; did you mean domain=sql?"),
+    "path of a long name": (["generate", "prompt=x", f"bundle={'x' * 300}/y"], "File name too long: "),
+    "long name": (["generate", "prompt=x", f"bundle={'x' * 300}"], "must be a plain folder name (no '/', no leading"),
+    "home of nobody": (["generate", "prompt=x", "bundle=~no-such-user/y"], "a path begins with ~ and no user of this"),
+    "bytes that are no text": ([*TRAIN, "name=\udcff"], "is not UTF-8; type it in UTF-8"),
+    "huge top_k": (["generate", "prompt=x", "top_k=9223372036854775807"], "top_k must be in [0, 2**31)"),
+    "drafter as answers": (
+        ["train-drafter", "domain=mine", f"answers={SHIPPED}/smollm2-135m/drafters/general"],
+        "holds drafters 'general', expected answers; type `drafterforge prepare-data",
+    ),
     "inspect nothing": (["inspect"], "type `drafterforge inspect PATH`"),
     "inspect two": (["inspect", "a", "b"], "inspect takes one folder, got 2"),
 }

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.bundles import find_bundle
+from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import find_artifact
-from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.catalogue import SHORTHANDS, did_you_mean, group_choices
 from drafterforge.config.drafter import NO_PARENT
 from drafterforge.config.hints import command_for, command_for_answers, command_for_policy, command_for_router
@@ -46,7 +46,8 @@ def _check_domain(cfg: Any) -> None:
         return
     names: set[str] = set()
     for answers in cfg.answers:
-        manifest = Manifest.read(find_artifact(cfg.runs_dir, cfg.target.folder_name, "answers", answers))
+        folder = find_artifact(cfg.runs_dir, cfg.target.folder_name, "answers", answers)
+        manifest = open_artifact(folder, "answers", verify=False)
         names |= {manifest.config["domain"]["name"], *manifest.metrics["domains"]}
     if cfg.domain.name not in names:
         raise ArtifactError(

@@ -11,21 +11,23 @@ from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.artifacts.manifest import MANIFEST
 from drafterforge.config.catalogue import did_you_mean
 from drafterforge.config.commands import InspectConfig
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, quote
+
+MAX_NAMES = 12  # names that an error lists
+MAX_NAME_BYTES = 200  # names of temporary folders add some 30 bytes, and file systems allow 255
+SHIPPED = Path(__file__).parent.parent / "shipped"  # artifacts of the embedded target, part of the package
 
 
 def artifact_dir(runs_dir: Path | str, target: str, kind: str, name: str) -> Path:
     """The folder of a named artifact, which need not exist."""
     for key, value in (("target.name", target), ("name", name)):
-        if not value or value.startswith(".") or "/" in value or os.sep in value or "\0" in value:
+        is_plain = value and not value.startswith(".") and "/" not in value and os.sep not in value
+        if not is_plain or "\0" in value or len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
             raise ArtifactError(
-                f"{key} must be a plain folder name (no '/', no leading '.'), got {value!r}; type {key}=NAME"
+                f"{key} must be a plain folder name (no '/', no leading '.', at most {MAX_NAME_BYTES} bytes), "
+                f"got {quote(value)}; type {key}=NAME"
             )
     return Path(runs_dir) / target / kind / name
-
-
-MAX_NAMES = 12  # names that an error lists
-SHIPPED = Path(__file__).parent.parent / "shipped"  # artifacts of the embedded target, part of the package
 
 
 def list_artifacts(runs_dir: Path | str, target: str, kind: str) -> list[str]:

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator
 
 from drafterforge.artifacts.atomic import full_disk
-from drafterforge.errors import CheckFailedError, DrafterforgeError, RankLostError, Terminated
+from drafterforge.errors import CheckFailedError, DrafterforgeError, RankLostError, Terminated, shorten
 from drafterforge.training.launch import RANK_LOST
 
 CHECK_FAILED = 1
 USER_ERROR = 2
 INTERRUPTED = 130  # exit code of a program that SIGINT ended
 TERMINATED = 143  # the same for SIGTERM
+NO_HOME = "Could not determine home directory."  # pathlib's error for `~NAME` of a user that is not there
 
 
 def exit_code(error: BaseException) -> int:
@@ -47,6 +48,10 @@ def message_line(error: BaseException, writing: str | None, resumes: bool) -> st
         return f"{full_disk(full[0])} {where}; free some space and type the same command again"
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{error.strerror}: {error.filename or writing}"
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return f"{error.strerror}: {shorten(error.filename)}; type another path"
+    if isinstance(error, RuntimeError) and str(error) == NO_HOME:
+        return "a path begins with ~ and no user of this machine; type it without ~"
     # Libraries that call our code raise their own error `from` ours.
     return message_line(error.__cause__, writing, resumes) if error.__cause__ else None
 

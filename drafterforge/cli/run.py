@@ -19,7 +19,7 @@ from drafterforge.cli.overrides import read_config, split_drafters
 from drafterforge.cli.table import COMMANDS, Command, find_command
 from drafterforge.config import catalogue, plan, serving
 from drafterforge.config.hints import complete_commands, flags_for
-from drafterforge.errors import ConfigError, RankLostError, Terminated
+from drafterforge.errors import ConfigError, RankLostError, Terminated, shorten
 from drafterforge.training.launch import (
     RANK_LOST,
     end_with_launcher,
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     config, command = None, None
     try:
+        _require_utf8(arguments)
         if not arguments or arguments[0] in HELP:
             print(overview())
         elif arguments[0] in ("-V", "--version"):
@@ -85,6 +86,15 @@ def _run(arguments: list[str]) -> int:
             raise
         print(f"drafterforge: {complete_commands(line, _typed_flags(config))}", file=sys.stderr)
         return exit_code(error)
+
+
+def _require_utf8(arguments: Sequence[str]) -> None:
+    """ConfigError for bytes that are no text, which neither JSON files nor tokenizers take."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{shorten(ascii(argument))} is not UTF-8; type it in UTF-8") from None
 
 
 @contextmanager

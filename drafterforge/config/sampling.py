@@ -23,7 +23,7 @@ def require_sampling(config: HasSampling) -> None:
     for name, in_range, expected in (
         ("repetition_penalty", config.repetition_penalty > 0, "> 0"),
         ("temperature", config.temperature >= 0, ">= 0"),
-        ("top_k", config.top_k >= 0, ">= 0"),
+        ("top_k", 0 <= config.top_k < 2**31, "in [0, 2**31)"),
         ("top_p", 0 < config.top_p <= 1, "in (0, 1]"),
         ("min_p", 0 <= config.min_p <= 1, "in [0, 1]"),
         ("seed", 0 <= config.seed < 2**64, "in [0, 2**64)"),

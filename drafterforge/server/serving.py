@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from drafterforge.config.progress import say
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ConfigError, shorten
 from drafterforge.server.connections import Connection, Listener
 
 CLOSING_S = 5  # for connections to close after their answers have ended
@@ -29,13 +29,14 @@ def listen(host: str, port: int) -> socket.socket:
         sock = socket.socket(family, kind, protocol)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-    except OSError as error:
-        raise _unusable(f"host={host} port={port}", error) from error
+    except (OSError, UnicodeError) as error:  # the second for a host that is no name
+        raise _unusable(f"host={shorten(host)} port={port}", error) from error
     return sock
 
 
-def _unusable(address: str, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot serve at {address} ({error.strerror}); type host= and port= of a free address")
+def _unusable(address: str, error: Exception) -> ConfigError:
+    reason = getattr(error, "strerror", "it is no host name")
+    return ConfigError(f"cannot serve at {address} ({reason}); type host= and port= of a free address")
 
 
 def address_of(sock: socket.socket) -> str:

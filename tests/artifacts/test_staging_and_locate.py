@@ -111,7 +111,7 @@ def test_an_artifact_is_found_by_name_or_path_and_a_miss_lists_what_exists(tmp_p
         find_artifact(*find, tmp_path / "nowhere", hint=hint)
 
 
-@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden"])
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "x" * 201, "ä" * 101])
 def test_a_name_that_is_no_plain_folder_name_is_refused(tmp_path, name):
     with pytest.raises(ArtifactError, match="name must be a plain folder name"):
         artifact_dir(tmp_path, "tiny", "answers", name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
@@ -44,6 +45,11 @@ def test_numerics_and_the_shape_of_the_drafter_s_kind_reach_the_engine(trained, 
     trained(*ASK, "target.dtype=bfloat16", "runtime.numerics=fast", "drafter=retrieval")
     assert [numerics for numerics, _ in seen] == ["invariant", "fast"]
     assert seen[1][1].depth == 10
+
+
+def test_bytes_on_standard_input_that_are_no_text_are_refused(trained, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ask \xff"), "utf-8", "surrogateescape"))
+    assert "is not UTF-8; convert it" in trained("generate").one_line()
 
 
 def test_a_stop_string_ends_the_text_and_is_left_out(trained):

@@ -44,6 +44,7 @@ pytestmark = pytest.mark.slow  # whole programs
         ("max_connections=0", "max_connections must be >= 1, got 0"),
         ("max_choices=99", "type max_choices=72"),
         ("host=no.such.host.invalid", "cannot serve at host=no.such.host.invalid port=8000"),
+        ("host=a..b", "cannot serve at host=a..b port=8000 (it is no host name)"),
         ("bundle=mine", "no bundle named 'mine' for target"),
         ("drafter=nowhere", "no drafters named 'nowhere'"),
         ("runtime.numerics=exact", "runtime.numerics must be one of"),
