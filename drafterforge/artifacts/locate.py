@@ -18,11 +18,16 @@ MAX_NAME_BYTES = 200  # names of temporary folders add some 30 bytes, and file s
 SHIPPED = Path(__file__).parent.parent / "shipped"  # artifacts of the embedded target, part of the package
 
 
+def is_folder_name(text: str) -> bool:
+    """Whether a text names a folder inside another one on any file system."""
+    is_plain = bool(text) and not text.startswith(".") and "/" not in text and os.sep not in text and "\0" not in text
+    return is_plain and len(text.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
+
+
 def artifact_dir(runs_dir: Path | str, target: str, kind: str, name: str) -> Path:
     """The folder of a named artifact, which need not exist."""
     for key, value in (("target.name", target), ("name", name)):
-        is_plain = value and not value.startswith(".") and "/" not in value and os.sep not in value
-        if not is_plain or "\0" in value or len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        if not is_folder_name(value):
             raise ArtifactError(
                 f"{key} must be a plain folder name (no '/', no leading '.', at most {MAX_NAME_BYTES} bytes), "
                 f"got {quote(value)}; type {key}=NAME"

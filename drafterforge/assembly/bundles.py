@@ -29,6 +29,7 @@ from drafterforge.selectors import check_options, takes_advice
 from drafterforge.targets.load import Target, load_target
 
 MAX_ERROR_CHARS = 800
+MAX_HUB_ID = 200  # characters, more than any hub id has
 
 
 @contextlib.contextmanager
@@ -191,12 +192,19 @@ def target_config(
     if override:
         return TargetConfig(source="hf", model=str(override), **settings)
     model = reference.model
-    if model.startswith(("/", "~", ".")) and not Path(model).expanduser().is_dir():
+    if (model.startswith(("/", "~", ".")) or len(model) > MAX_HUB_ID) and not _is_folder(model):
         raise ArtifactError(
             f"the bundle was made with its target {quote(reference.name)} in {quote(model, 200)}, which does not exist "
             f"on this machine; {target_hint(reference)}"
         )
     return TargetConfig(source=reference.source, model=model, revision=reference.revision, **settings)
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).expanduser().is_dir()
+    except (OSError, RuntimeError):  # the path is too long, or of a user that this machine does not have
+        return False
 
 
 def check_target(reference: TargetReference, target: Target, folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from drafterforge import __version__
 from drafterforge.artifacts.bundles import BUNDLE
 from drafterforge.artifacts.json_input import parse_as, read_json
+from drafterforge.artifacts.locate import is_folder_name
 from drafterforge.artifacts.manifest import canonical_json, plain_json
 from drafterforge.config.names import parts_of
 from drafterforge.config.runtime import MAX_NODES, RuntimeConfig
@@ -153,6 +154,8 @@ class BundleRecord:
 
     def __post_init__(self) -> None:
         """ArtifactError for duplicate, malformed or unknown names."""
+        if not is_folder_name(self.target.name):  # the server records below it what it learns from
+            raise ArtifactError(f"{BUNDLE}: target.name is {quote(self.target.name)}, expected a plain folder name")
         part_names = [(part.kind, part.name) for part in self.parts]
         for key, names in (("drafters", [("", entry.name) for entry in self.drafters]), ("parts", part_names)):
             if duplicates := {name for name in names if names.count(name) > 1}:

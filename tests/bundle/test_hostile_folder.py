@@ -202,8 +202,14 @@ def store_beyond_the_vocabulary(folder: Path) -> None:
     rehash(folder, "drafters/store/config.json", "drafters/store/datastore.safetensors")
 
 
-def elsewhere(folder: Path) -> None:
-    edit(folder, lambda content: content["target"].update(model="/home/of/others"))
+def with_target(**changes: object) -> Callable[[Path], None]:
+    """Changes what the bundle says of its target."""
+
+    def attack(folder: Path) -> None:
+        edit(folder, lambda content: content["target"].update(changes))
+
+    attack.__name__ = f"target_{'_'.join(f'{key}_{value}' for key, value in changes.items())}"[:60]
+    return attack
 
 
 def no_object(folder: Path) -> None:
@@ -282,7 +288,12 @@ HOSTILE = {
     with_defaults(top_k=2_000_000): "defaults are out of range: runtime.top_k must be <= 1024",
     with_defaults(options={"prior": 10**12}): "prior must be a whole number of at least 0, at most 1000",
     store_beyond_the_vocabulary: "holds the token id 40000, but the target has 259 ids",
-    elsewhere: "does not exist on this machine; type target=hf target.model=FOLDER_OR_HUB_ID",
+    with_target(model="/home/of/others"): "does not exist on this machine; type target=hf target.model=FOLDER_OR_HUB_",
+    with_target(model=f"/{'x' * 300}"): "does not exist on this machine",
+    with_target(model="~no-such-user/x"): "does not exist on this machine",
+    with_target(model="x" * 5000): "does not exist on this machine",
+    with_target(name="../../outside"): "target.name is '../../outside', expected a plain folder name",
+    with_target(name="/tmp/outside"): "target.name is '/tmp/outside', expected a plain folder name",
     no_object: "is damaged",
     not_a_number: "NaN is not a JSON number",
     own_digest: "does not match its digest",
