@@ -24,9 +24,11 @@ from typing import Any
 
 from drafterforge.errors import DrafterforgeError
 from drafterforge.reporting.code_state import code_state
-from drafterforge.reporting.paper_age import is_current
-from drafterforge.reporting.paper_evidence import BEST_STATIC
-from drafterforge.reporting.paper_steps import FOLDERS, REPLAY, STEPS, TREE, Step, with_seeds
+from drafterforge.reporting.papers.age import is_current
+from drafterforge.reporting.papers.policy_steps import with_seeds
+from drafterforge.reporting.papers.rows import BEST_STATIC
+from drafterforge.reporting.papers.step import FOLDERS, REPLAY, TREE, Step
+from drafterforge.reporting.papers.steps import STEPS
 from drafterforge.reporting.reader import curves_of, read_report, records, text
 
 from papers_tables import ROOT, shipped_drafters

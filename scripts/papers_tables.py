@@ -23,10 +23,12 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.progress import table_console
 from drafterforge.errors import DrafterforgeError
 from drafterforge.reporting.code_state import PACKAGE, code_state
-from drafterforge.reporting.paper_age import old_rows
-from drafterforge.reporting.paper_evidence import GENERALIST, Evidence
-from drafterforge.reporting.paper_steps import STEPS
-from drafterforge.reporting.paper_tables import PaperTable, Reason, paper_tables, print_papers, render_papers
+from drafterforge.reporting.papers.age import old_rows
+from drafterforge.reporting.papers.cells import Reason
+from drafterforge.reporting.papers.evidence import GENERALIST, Evidence
+from drafterforge.reporting.papers.page import print_papers, render_papers
+from drafterforge.reporting.papers.steps import STEPS
+from drafterforge.reporting.papers.tables import PaperTable, paper_tables
 from drafterforge.reporting.reader import read_report
 
 import yaml

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from drafterforge.reporting.code_state import code_state
-from drafterforge.reporting.paper_steps import REPLAY, STEPS
+from drafterforge.reporting.papers.step import REPLAY
+from drafterforge.reporting.papers.steps import STEPS
 from tests.reporting.builders import full_report, replay_row
 
 ROOT = Path(__file__).parents[1]

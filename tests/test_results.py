@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from drafterforge.reporting.paper_tables import render_papers
+from drafterforge.reporting.papers.page import render_papers
 
 ROOT = Path(__file__).parents[1]
 

@@ -27,7 +27,7 @@ class PublishedRow:
     """One figure of a method, by column; null if it could not be read."""
 
     method: str
-    figure: str  # key in `paper_forms.FIGURES`
+    figure: str  # key in `papers.form.FIGURES`
     values: list[float | None]
 
 
@@ -35,7 +35,7 @@ class PublishedRow:
 class PublishedTable:
     """A table of a paper for one target."""
 
-    form: str  # key of the form in `paper_forms.FORMS`
+    form: str  # key of the form in `papers.forms.FORMS`
     paper: str
     table: str  # its number, if it is in what was read
     version: str  # of the paper, and in which form it was read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from drafterforge.reporting.paper_forms import FIGURES
+from drafterforge.reporting.papers.form import FIGURES
 from drafterforge.reporting.report_table import format_number
 
 HOLDS, DEPENDS, FAILS, UNMEASURED = "holds", "depends", "does not hold", "not measured"

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drafterforge.reporting.code_state import changed_parts, parts_behind
-from drafterforge.reporting.paper_evidence import Evidence, Point
-from drafterforge.reporting.paper_tables import PaperTable
+from drafterforge.reporting.papers.evidence import Evidence
+from drafterforge.reporting.papers.points import Point
+from drafterforge.reporting.papers.tables import PaperTable
 from drafterforge.reporting.reader import mapping, records, text
 
 DRAFTERS = "drafters"

@@ -1,0 +1,1 @@
+"""The papers' tables: the steps that measure them, their forms, and their pages."""

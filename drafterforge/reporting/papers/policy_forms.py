@@ -1,0 +1,223 @@
+"""Forms of the tables of Re-SpS and LTD, and of our questions about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from drafterforge.reporting.papers.form import GENERALIST_ALONE, Form, Line, columns_of
+from drafterforge.reporting.papers.points import FORESIGHT
+from drafterforge.reporting.papers.policy_steps import EAGLE_TREES, HOLD_CYCLES
+from drafterforge.reporting.papers.rows import BEST_STATIC
+
+TEMPERATURES, SOURCES = (0.0, 0.5, 1.0), ("replayed", "live")
+DEVICE_TREE = Line("EAGLE-3 (our tree for this device)", drafter=GENERALIST_ALONE)
+EAGLE_TREE = {
+    paper: Line("EAGLE-3 (default tree)", drafter=GENERALIST_ALONE, schedule=tree)
+    for paper, tree in EAGLE_TREES.items()
+}
+BEST_TREE = Line("EAGLE-3 (best static tree)", drafter=GENERALIST_ALONE, schedule=BEST_STATIC)
+RESPS_COLUMNS = {
+    "MT-bench": ("mt_bench",),
+    "HumanEval": ("humaneval",),
+    "GSM8K": ("gsm8k",),
+    "Alpaca": ("alpaca",),
+    "CNN/DM": ("cnn_dm",),
+}
+LTD_COLUMNS = {"MT-bench": ("mt_bench",), "GSM8K": ("gsm8k",), "Alpaca": ("alpaca",), "QA": ("qa",)}
+INTERVALS = {f"N = {count}": (str(count),) for count in HOLD_CYCLES}
+
+
+def _policy(name: str, schedule: str, **more: tuple[str, ...]) -> Line:
+    return Line(name, drafter=GENERALIST_ALONE, schedule=schedule, **more)
+
+
+RESPS = _policy("Re-SpS: standard PPO", "resps")
+RESPS_DRAWN = _policy("Re-SpS: standard PPO, drawn actions", "resps-drawn")
+RESPS_MAXENT = _policy("Re-SpS: max-entropy PPO", "resps-maxent")
+LTD = _policy("LTD", "ltd")
+LTD_PARTS = (
+    _policy("size policy alone", "ltd-size"),
+    _policy("depth policy alone", "ltd-depth"),
+    _policy("both, each trained alone", "ltd-independent"),
+)
+RESPS_ABLATION = (
+    _policy("standard PPO, text", "resps-text"),
+    _policy("standard PPO, features", "resps"),
+    _policy("max-entropy PPO, text", "resps-maxent-text"),
+    _policy("max-entropy PPO, features", "resps-maxent"),
+)
+POOL_ANSWERS = "answers to prompts of the pool's eight domains"
+TREES = (
+    "EAGLE's default tree is {} in our count of levels; the best static tree is that of the policies' grid on their "
+    "training answers. Policies are trained by replay, on {}, not on the wall clock. Figures of policies are means "
+    "over three training seeds, with the standard deviation. docs/schedulers.md lists what else differs from the "
+    "paper."
+)
+POLICY_FORMS = (
+    Form(
+        "resps",
+        "Re-SpS: trees chosen by a policy, by benchmark",
+        "Speed-up over autoregressive decoding; one drafter, the generalist. The standard policy takes its best "
+        "action, as the authors' code does; the paper's Table 4 draws actions at temperature 1: the row after it. "
+        f"{TREES.format(EAGLE_TREES['resps'], POOL_ANSWERS)}",
+        RESPS_COLUMNS,
+        ("speedup", "mat"),
+        (
+            EAGLE_TREE["resps"],
+            BEST_TREE,
+            RESPS,
+            RESPS_DRAWN,
+            RESPS_MAXENT,
+            DEVICE_TREE,
+            _policy("planner (ours), Re-SpS's trees", "planner"),
+        ),
+        ("resps",),
+        live=True,
+    ),
+    Form(
+        "resps_ablation",
+        "Re-SpS: ablation of policy and state",
+        "Tokens/s over those of EAGLE's default tree, mean of five benchmarks, and the number of different trees. The "
+        "paper's text is encoded by SBERT, ours is the mean embedding of the last 64 tokens.",
+        {},
+        ("over_static", "actions"),
+        RESPS_ABLATION,
+        ("resps", "resps-ablation"),
+        live=True,
+    ),
+    Form(
+        "resps_acceptance",
+        "Re-SpS: acceptance",
+        "Share of drafted levels that were accepted, and MAT. The paper's acceptance length counts otherwise than "
+        "MAT. Its Tables 5, 7 and 8 are not in what was read.",
+        RESPS_COLUMNS,
+        ("accept_rate", "mat"),
+        (EAGLE_TREE["resps"], RESPS),
+        ("resps",),
+        live=True,
+    ),
+    Form(
+        "resps_overhead",
+        "Re-SpS: overhead",
+        "Shares of all time that is neither prefill nor verification.",
+        {"MT-bench": ("mt_bench",)},
+        ("draft_of_overhead", "host_of_overhead", "schedule_of_overhead"),
+        (RESPS,),
+        ("resps",),
+        live=True,
+    ),
+    Form(
+        "resps_caching",
+        "Re-SpS: cycles for which a tree is held",
+        "Figure 3 of the paper: speed against the length N of the interval in decoding; 10 cycles in training. "
+        "Tokens/s over those of EAGLE's default tree, mean of five benchmarks, of one training seed.",
+        INTERVALS,
+        ("over_static",),
+        (RESPS,),
+        ("resps-caching",),
+        live=True,
+    ),
+    Form(
+        "ltd",
+        "LTD: depth and size chosen by policies, by benchmark",
+        "Speed-up over autoregressive decoding; one drafter, the generalist. The paper's static trees come from a grid "
+        f"search. {TREES.format(EAGLE_TREES['ltd'], POOL_ANSWERS)}",
+        LTD_COLUMNS,
+        ("speedup", "mat"),
+        (EAGLE_TREE["ltd"], BEST_TREE, LTD, DEVICE_TREE),
+        ("ltd",),
+        live=True,
+    ),
+    Form(
+        "ltd_sampled",
+        "LTD: at temperature 1",
+        "As the table above, sampled, with the same policies.",
+        LTD_COLUMNS,
+        ("speedup", "mat"),
+        (EAGLE_TREE["ltd"], BEST_TREE, LTD),
+        ("ltd-sampled",),
+        live=True,
+        temperature=1.0,
+    ),
+    Form(
+        "ltd_ablation",
+        "LTD: its parts",
+        "One of the two policies, both trained separately, both trained in turn.",
+        LTD_COLUMNS,
+        ("speedup", "mat"),
+        (EAGLE_TREE["ltd"], *LTD_PARTS, LTD),
+        ("ltd", "ltd-ablation"),
+        live=True,
+    ),
+    Form(
+        "ltd_rewards",
+        "LTD: reward of the size policy",
+        "The size policy alone, with three rewards.",
+        LTD_COLUMNS,
+        ("speedup", "mat"),
+        (
+            _policy("accept length", "ltd-size-length"),
+            _policy("time", "ltd-size-time"),
+            _policy("throughput", "ltd-size"),
+        ),
+        ("ltd-ablation", "ltd-rewards"),
+        live=True,
+    ),
+    Form(
+        "ltd_overhead",
+        "LTD: time of the policies",
+        "",
+        LTD_COLUMNS,
+        ("schedule_of_total",),
+        (LTD,),
+        ("ltd",),
+        live=True,
+    ),
+    Form(
+        "ltd_mmlu",
+        "LTD: tasks of MMLU",
+        "Of 57 tasks, each in a question file mmlu_TASK.jsonl: those on which the policy, mean of three training "
+        "seeds, emits more tokens/s than EAGLE's default tree.",
+        columns_of("MMLU"),
+        ("faster_tasks",),
+        (LTD,),
+        ("ltd-mmlu",),
+        live=True,
+    ),
+    Form(
+        "over_best",
+        "Re-SpS and LTD: over the best static tree (our question)",
+        "Tokens/s over the best static tree of the policy's own grid, on held-out prompts of the pool's domains, on "
+        "this machine: replayed, with the standard deviation over three training seeds, and live, with a 95 % interval "
+        "over seeds and prompts. Below 1, one tree is faster than the policy. At T = 0.5 and 1 policies are trained on "
+        "sampled answers, too; the Re-SpS paper decodes greedily only.",
+        columns_of(*(f"T = {temperature:g}, {source}" for temperature in TEMPERATURES for source in SOURCES)),
+        ("over_best",),
+        (RESPS, RESPS_MAXENT, LTD, *LTD_PARTS),
+        ("resps", "ltd", "ltd-ablation", "resps-sampled", "ltd-sampled"),
+        live=True,
+    ),
+    Form(
+        "priced",
+        "Re-SpS and LTD: trees priced by other devices",
+        "Recorded answers of this target, replayed in the seconds of the device in the heading: trees are judged where "
+        "the papers measured them, not on this machine. Policies are trained on the same seconds, "
+        "and the time of their networks is left out. Figures of policies are means over three training seeds, with the "
+        "standard deviation. Marginal, ours, has LTD's trees.",
+        {},  # filled with the devices
+        ("priced",),
+        (
+            EAGLE_TREE["resps"],
+            _policy("best static tree of Re-SpS", f"{BEST_STATIC} of resps-paper"),
+            RESPS,
+            RESPS_MAXENT,
+            _policy("perfect foresight with Re-SpS's trees", f"{FORESIGHT} of resps-paper"),
+            replace(EAGLE_TREE["ltd"], name="EAGLE-3 (LTD's default tree)"),
+            _policy("best static tree of LTD", f"{BEST_STATIC} of ltd-paper"),
+            LTD,
+            _policy("marginal (ours)", "marginal"),
+            _policy("perfect foresight with LTD's trees", f"{FORESIGHT} of ltd-paper"),
+        ),
+        ("resps-devices", "ltd-devices"),
+    ),
+)

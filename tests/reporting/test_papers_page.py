@@ -1,0 +1,139 @@
+"""The page of the papers' tables: verdicts, sources, old rows, and the script that writes it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from drafterforge.reporting.code_state import code_state
+from drafterforge.reporting.papers.age import is_current, old_rows
+from drafterforge.reporting.papers.claims import Claim, judge
+from drafterforge.reporting.papers.forms import FORMS
+from drafterforge.reporting.papers.page import render_papers
+from drafterforge.reporting.papers.tables import paper_tables
+from drafterforge.reporting.published import published
+from tests.reporting.builders import full_report, replay_row
+from tests.reporting.paper_builders import POOL, alone, report
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "papers_tables.py"
+
+
+def test_a_row_is_old_if_a_part_of_the_code_behind_it_or_its_drafter_changed():
+    code = {"drafters": "1", "replay": "1", "tree": "1", "selectors": "1"}
+    row = replay_row("ucbspec", "ucbspec", 2.0, domain="alpaca", options={})
+    measured = report(row) | {"code": code, "parents": [{"kind": "drafters", "name": "sql", "sha256": "a"}]}
+    evidence, forms = paper_tables([measured])
+
+    def lines(code, drafters):
+        return old_rows(evidence, forms, ["bench"], code, drafters)
+
+    assert lines(code | {"kernels": "2"}, {"sql": "a"}) == []  # kernels decide no replay
+    assert lines(code | {"selectors": "2"}, {}) == ["bench: ucbspec on alpaca is older than selectors"]
+    assert lines(code, {"sql": "b"}) == ["bench: ucbspec on alpaca is older than drafter sql"]
+    assert is_current(measured, code, {"sql": "a"}) and not is_current(measured, code, {"sql": "b"})
+    assert not is_current(measured, code | {"selectors": "2"}, {})
+
+
+def test_a_report_that_does_not_say_its_code_is_old():
+    evidence, forms = paper_tables([report(replay_row("general alone", "static", 2.0, domain="qa"))])
+    code = {"drafters": "1", "replay": "1", "tree": "1"}
+    assert old_rows(evidence, forms, ["r"], code, {}) == ["r: general alone on qa is older than drafters, replay, tree"]
+
+
+@pytest.mark.parametrize(
+    ("values", "references", "verdict"),
+    [
+        ({"a": 2.0, "b": 3.0}, {"a": 1.0, "b": 2.5}, ("2.50 against 1.75, in 2 of 2 columns", "holds")),
+        ({"a": 2.0, "b": 2.0}, {"a": 1.0, "b": 2.5}, ("2.00 against 1.75, in 1 of 2 columns", "depends")),
+        ({"a": 2.0, "b": 9.0}, {"a": 3.0}, ("2.00 against 3.00", "does not hold")),
+        ({}, {"a": 3.0}, ("", "not measured")),
+    ],
+)
+def test_a_claim_is_judged_by_the_columns_that_both_methods_have(values, references, verdict):
+    assert judge(Claim("ltd", "x", "ltd", "mat", "m", "o"), values, references) == verdict
+
+
+def test_a_claim_about_one_method_compares_its_last_column_with_its_first():
+    claim = Claim("hedgespec", "x", "scaling", "mat", "m", "m", least=None, most=1.0)
+    assert judge(claim, {"N = 1": 2.0, "N = 2": 9.0, "N = 3": 1.5}, {}) == ("1.50 against 2.00", "holds")
+
+
+def test_markdown_has_every_table_and_every_source():
+    evidence, forms = paper_tables([full_report()])
+    text = render_papers(evidence, forms)
+    assert text.startswith("# The papers' tables: tiny, cpu, float32\n")
+    for table in published().tables:
+        assert f"]({table.read})" in text
+        assert f"({table.version}); target {table.target}; {table.hardware}" in text
+    assert text.count("## ") == len(FORMS) + 1  # and the verdicts
+    assert "| LTD | speed-up | 3.96x | 3.79x | 4.53x | 3.41x | 3.92x |" in text
+    assert "| MetaSpS-EXP3 | speed-up |  |  |  |  |  |" in text
+
+
+def script():
+    spec = importlib.util.spec_from_file_location("papers_tables", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def test_the_script_prints_and_writes_the_cells_of_partial_reports(tmp_path, capsys):
+    for name, content in (("a", report(alone("boss", "qa"))), ("b", report(alone("boss", "alpaca")))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "report.json").write_text(json.dumps(content))
+    out = tmp_path / "tables.md"
+    arguments = [str(tmp_path / "a"), str(tmp_path / "b" / "report.json"), "--generalist", "boss", "--out", str(out)]
+    assert script()(arguments) == 0
+    assert "| EAGLE-3 (our tree for this device) | MAT |  |  | 2.00 | 2.00 |  |" in out.read_text()
+    assert "28 of 32 cells not measured; type:" in capsys.readouterr().out
+
+
+def test_a_mistake_of_the_script_is_one_line(tmp_path, capsys):
+    assert script()([str(tmp_path / "nowhere")]) == 2
+    assert re.fullmatch(r"cannot read .*nowhere.*\n", capsys.readouterr().err)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder with one report of today's code, and a reason for every cell."""
+    folder = tmp_path / "docs" / "reports"
+    (folder / "papers").mkdir(parents=True)
+    measured = report(replay_row("general alone", "static", 2.0, domain="qa", drafters=POOL)) | {"code": code_state()}
+    (folder / "papers" / "papers-domains.json").write_text(json.dumps(measured))
+    reasons = {form.key: [] for form in FORMS} | {"all": [{"why": "not measured: yet"}]}
+    (folder / "papers.yaml").write_text(json.dumps(reasons))
+    return tmp_path
+
+
+def test_check_accepts_a_page_with_a_reason_for_every_cell(root, capsys):
+    assert script()(["--root", str(root)]) == 0
+    assert script()(["--check", "--root", str(root)]) == 0
+    assert capsys.readouterr().out.endswith("every cell is filled or explained, and no row is old\n")
+
+
+def test_check_prints_empty_cells_old_rows_and_an_old_page(root, capsys):
+    assert script()(["--root", str(root)]) == 0
+    folder = root / "docs" / "reports"
+    content = json.loads((folder / "papers" / "papers-domains.json").read_text())
+    (folder / "papers" / "papers-domains.json").write_text(json.dumps(content | {"code": {}}))
+    reasons = json.loads((folder / "papers.yaml").read_text())
+    reasons["all"] = [{"why": "not measured: yet", "method": "[!L]*"}]
+    (folder / "papers.yaml").write_text(json.dumps(reasons))
+    capsys.readouterr()
+    assert script()(["--check", "--root", str(root)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(
+        line.startswith("LTD: tasks of MMLU: LTD, faster_tasks, MMLU is empty without a reason") for line in lines
+    )
+    assert "papers-domains: general alone on qa is older than drafters, replay, tree" in lines
+    assert any("is out of date; type `python scripts/papers_tables.py`" in line for line in lines)
+    assert lines[-1] == f"{len(lines) - 1} faults"
+
+
+def test_without_reports_the_script_says_what_makes_them(tmp_path, capsys):
+    assert script()(["--root", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("has no report; type `python scripts/papers_reports.py`\n")
