@@ -4,9 +4,10 @@
     python scripts/learning_log.py PROMPTS.jsonl poisoned.jsonl --source advising --requests 400 --poison random=0.5
     drafterforge learn replay log.jsonl runs_dir=replayed old_prompts=48 "seeds=[1,2]"
 
-PROMPTS.jsonl has lines of {"messages": [...]} or {"prompt": ...}, with `source` and `licence`.  `--poison KIND=SHARE`
-replaces a share of the requests by others: `random` ones ask about random tokens, each about its own; those of a
-`flood` are all the same.  The domain of a line is `traffic`, or the kind of poison, so the replay reports them apart.
+PROMPTS.jsonl has lines of {"messages": [...]} or {"prompt": ...}, with `source` and `licence`.  `--without FILE` leaves
+out the prompts of another such file, for example those that a report is measured on.  `--poison KIND=SHARE` replaces a
+share of the requests by others: `random` ones ask about random tokens, each about its own; those of a `flood` are all
+the same.  The domain of a line is `traffic`, or the kind of poison, so the replay reports them apart.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("prompts", type=Path, help="file of prompts")
     parser.add_argument("log", type=Path, help="file to write")
     parser.add_argument("--source", default="", help="only prompts whose source contains this text")
+    parser.add_argument("--without", type=Path, action="append", default=[], metavar="FILE", help="of other prompts")
     parser.add_argument("--requests", type=int, default=600, help="lines to write")
     parser.add_argument("--poison", default="", metavar="KIND=SHARE", help=f"{' or '.join(KINDS)}, and its share")
     parser.add_argument("--seed", type=int, default=0, help="of the order and the poison")
@@ -55,11 +57,8 @@ def requests(options: argparse.Namespace) -> list[dict[str, Any]]:
     kind, _, share = options.poison.partition("=")
     if options.poison and (kind not in KINDS or not 0 < float(share or "nan") < 1):
         raise DrafterforgeError(f"--poison={options.poison} must be random=SHARE or flood=SHARE, with SHARE in (0, 1)")
-    rows = [
-        row
-        for row in json_lines(options.prompts, parse, EXAMPLE, "name a JSONL file")
-        if options.source in row["source"]
-    ]
+    others = [row["messages"] for path in options.without for row in read(path)]
+    rows = [row for row in read(options.prompts) if options.source in row["source"] and row["messages"] not in others]
     poisoned = round(options.requests * float(share)) if options.poison else 0
     traffic = options.requests - poisoned
     if len(rows) < traffic:
@@ -75,6 +74,11 @@ def requests(options: argparse.Namespace) -> list[dict[str, Any]]:
         line = {"messages": messages, "domain": kind, "source": "random tokens", "licence": "none needed"}
         lines.insert(chance.randrange(len(lines) + 1), line)
     return lines
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of the log that a file of prompts stands for."""
+    return [*json_lines(path, parse, EXAMPLE, "name a JSONL file")]
 
 
 def parse(row: dict[str, Any], _: int) -> dict[str, Any]:

@@ -31,6 +31,15 @@ def test_a_log_has_the_prompts_of_one_source(write):
     assert {(line["domain"], line["licence"]) for line in log} == {("traffic", "MIT")}
 
 
+def test_a_log_leaves_out_the_prompts_of_other_files(write, tmp_path):
+    for number in range(2):
+        line = {"messages": [{"role": "user", "content": f"Count {number}."}]}
+        (tmp_path / f"questions{number}.jsonl").write_text(json.dumps(line))
+    without = [text for number in range(2) for text in ("--without", str(tmp_path / f"questions{number}.jsonl"))]
+    log = write("--requests", "10", *without)
+    assert {line["messages"][0]["content"] for line in log} == {f"Count {n}." for n in range(2, 12)}
+
+
 @pytest.mark.parametrize(("kind", "distinct"), [("random", 4), ("flood", 1)])
 def test_poison_replaces_a_share_of_the_requests(write, kind, distinct):
     log = write("--requests", "8", "--poison", f"{kind}=0.5")
