@@ -18,6 +18,7 @@ overwrites a shard that it did not count; a reader that is started again finds e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -140,15 +141,19 @@ def open_record(
     taps: Sequence[int],
     labels: dict[str, Any] | None = None,
     held_out: dict[str, int] | None = None,
+    key: str = "data.stream",
 ) -> StreamRecord:
-    """The record of a stream that a writer begins or goes on with; ArtifactError if it is of other answers."""
+    """The record of a stream that a writer begins or goes on with; ArtifactError if it is of other answers.
+
+    key: that a user types to name another folder.
+    """
     fresh = StreamRecord(secrets.token_hex(8), limit_bytes, list(taps), labels or {}, held_out or {})
     record = StreamRecord.read(folder) or fresh
     for name in ("taps", "labels", "held_out"):
         if getattr(record, name) != getattr(fresh, name):
             raise ArtifactError(
                 f"{folder} streams other answers: its {name} are {getattr(record, name)} instead of "
-                f"{getattr(fresh, name)}; type data.stream=OTHER, or delete it"
+                f"{getattr(fresh, name)}; type {key}=OTHER, or delete it"
             )
     return record
 
@@ -191,10 +196,10 @@ class StreamWriter:
         self.folder, self.flush_s, self.retention = Path(folder).expanduser(), flush_s, retention
         with report_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = lock_folder(self.folder)
+        self.lock, key = lock_folder(self.folder), "data.stream" if retention is None else "learn.folder"
         if self.lock is None:
-            raise ConfigError(f"another process writes to the stream {folder}; type data.stream=OTHER")
-        record = open_record(self.folder, limit_bytes, taps, labels, held_out)
+            raise ConfigError(f"another process writes to the stream {folder}; type {key}=OTHER")
+        record = open_record(self.folder, limit_bytes, taps, labels, held_out, key)
         self.record = replace(record, limit_bytes=limit_bytes, error="")
         for path in [*shard_files(self.folder, self.record.shards), *self.folder.glob(".shard-*")]:
             path.unlink()  # left by a kill before it was counted
@@ -252,25 +257,38 @@ class StreamWriter:
 
     def _work(self) -> None:
         while True:
-            with self.changed:
-                while not self._is_due():
-                    if self.closing and not self.pending:
-                        return
-                    idle_s = None if self.retention is None else TIDY_S
-                    self.changed.wait(POLL_S if self.pending else idle_s)
-                    self._tidy()
-                part = self._take()
             try:
+                if (part := self._next_part()) is None:
+                    return
                 self._write(part)
-            except Exception as error:  # the engine goes on; the next answer reports it
                 with self.changed:
-                    self.record = replace(self.record, error=str(error))
-                    self.pending, self.pending_bytes = [], 0
-                log.error("drafterforge streams no more answers: %s", error)
+                    self.pending_bytes -= sum(size for _, _, size in part)
+            except Exception as error:  # the engine goes on; the next answer reports it
+                self._fail(error)
+                if self.retention is None:
+                    return
+
+    def _next_part(self) -> list[tuple[int, ServedAnswer, int]] | None:
+        """The answers of the next shard, once they are due; None at the end."""
+        with self.changed:
+            while not self._is_due():
+                if self.closing and not self.pending:
+                    return None
+                idle_s = None if self.retention is None else TIDY_S
+                self.changed.wait(POLL_S if self.pending else idle_s)
+                self._tidy()
+            return self._take()
+
+    def _fail(self, error: Exception) -> None:
+        """Take no more answers.  A writer with a retention still deletes old shards, and all of them on demand."""
+        with self.changed:
+            is_first = not self.record.error
+            self.record = replace(self.record, error=str(error))
+            self.pending, self.pending_bytes = [], 0
+        if is_first:
+            log.error("drafterforge streams no more answers: %s", error)
+            with contextlib.suppress(ArtifactError):  # the disk is full, for example
                 save_json_atomic(self.folder / RECORD, asdict(self.record))
-                return
-            with self.changed:
-                self.pending_bytes -= sum(size for _, _, size in part)
 
     def _tidy(self) -> None:
         """Delete shards that are too old, or all of them and what is pending if `erase` is there."""

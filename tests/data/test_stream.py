@@ -213,8 +213,10 @@ def test_mistakes_are_one_line(tmp_path):
         StreamReader(tmp_path / "e", "reader")
 
 
-def ring_of(folder: Path, limit: int = LIMIT, max_age_s: float = 1e6, **more) -> StreamWriter:
-    return writer_of(folder, limit, retention=Retention(max_age_s, **more))
+def ring_of(
+    folder: Path, limit: int = LIMIT, max_age_s: float = 1e6, labels: dict | None = None, **more
+) -> StreamWriter:
+    return writer_of(folder, limit, labels=labels, retention=Retention(max_age_s, **more))
 
 
 def ring_numbers(folder: Path) -> list[int]:
@@ -276,3 +278,37 @@ def test_a_writer_that_was_killed_while_it_erased_goes_on_erasing(tmp_path):
     writer = ring_of(tmp_path)
     writer.close(10)
     assert used_bytes(tmp_path) == 0 and not (tmp_path / ERASE).exists()
+
+
+def test_a_writer_that_has_failed_still_erases_and_forgets_its_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "TIDY_S", 0.01)
+    writer = ring_of(tmp_path)
+    add_all(writer, range(20))
+    writer.flush()
+
+    def fail(*args) -> None:
+        raise ArtifactError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "write_bytes_atomic", fail)
+        patch.setattr(stream, "save_json_atomic", fail)
+        writer.add(-1, answer(20))
+        until = time.monotonic() + 10
+        while not writer.record.error and time.monotonic() < until:
+            time.sleep(0.01)
+    with pytest.raises(ArtifactError, match="the disk is full"):
+        writer.add(-1, answer(21))
+    erasing = threading.Thread(target=erase_stream, args=(tmp_path,), daemon=True)
+    erasing.start()
+    erasing.join(5)
+    assert not erasing.is_alive() and used_bytes(tmp_path) == 0
+    writer.close(5)
+
+
+def test_mistakes_of_a_ring_name_the_key_of_its_folder(tmp_path):
+    writer = ring_of(tmp_path)
+    with pytest.raises(ConfigError, match="type learn.folder=OTHER"):
+        ring_of(tmp_path)
+    writer.close(5)
+    with pytest.raises(ArtifactError, match="type learn.folder=OTHER, or delete it"):
+        ring_of(tmp_path, labels={"target": "another"})
