@@ -106,7 +106,7 @@ class Service:
         fields, specs = await loop.run_in_executor(self.readers[len(body) > LONG_BODY], self._read, kind, body)
         num_prompt_tokens = sum(len(tokens) for tokens, _, _ in specs[:: fields.n])
         wire = (ChatWire if kind is ChatRequest else CompletionWire)(self.model, self.fingerprint)
-        exchange.submit(specs, self._recording(request))
+        exchange.submit(specs, self._recording(request, len(specs)))
         try:
             if fields.stream:
                 first = await while_connected(request, exchange.next())
@@ -120,13 +120,13 @@ class Service:
         prompts = [tokens for tokens, _, _ in specs] if fields.return_token_ids else []
         return JSONResponse(wire.response(choices, usage(num_prompt_tokens, choices), prompts))
 
-    def _recording(self, request: Request) -> Callable[[Row], None] | None:
-        """What records the answers of a request; None: they are not recorded."""
+    def _recording(self, request: Request, count: int) -> Callable[[Row], None] | None:
+        """What records the answers of a request; None: they are not recorded.  count: of the answers."""
         if self.traffic is None:
             return None
         client = request.client.host if request.client else ""
         opted_out = request.headers.get(NO_LEARN, "0") != "0"
-        return partial(self.traffic.record, client) if self.traffic.admits(client, opted_out) else None
+        return partial(self.traffic.record, client) if self.traffic.admits(client, opted_out, count) else None
 
     def count(self, status: int) -> None:
         """Count an ended request in the metrics."""

@@ -60,8 +60,8 @@ class TrafficRecorder:
         """running | failed."""
         return "failed" if self.failure else "running"
 
-    def admits(self, client: str, opted_out: bool) -> bool:
-        """Whether a request is recorded.  client: its address.  opted_out: by its header."""
+    def admits(self, client: str, opted_out: bool, count: int = 1) -> bool:
+        """Whether a request is recorded.  client: its address.  opted_out: by its header.  count: of its answers."""
         reason = self.failure and "failed"
         if opted_out:
             reason = "opted_out"
@@ -70,7 +70,7 @@ class TrafficRecorder:
         elif not self.budget.has_room(client):
             reason = "client_limit"
         if reason:
-            self.metrics.unrecorded.labels(reason).inc()
+            self.metrics.unrecorded.labels(reason).inc(count)
         return not reason
 
     def record(self, client: str, row: Row) -> None:
@@ -95,15 +95,17 @@ class TrafficRecorder:
                 task()
             except Exception as error:  # recording must never break serving
                 log.error("answers are not recorded any more: %s", error)
-                self.failure = str(error)
+                self.failure = str(error) or type(error).__name__
             task = self.waiting.get()
 
     def _record(self, client: str, row: Row, num_erasures: int) -> None:
         """num_erasures: when the answer ended."""
         if self.failure:
             return
-        self.budget.charge(client, len(row.text))
-        if self.answers.add(row, num_erasures):
+        if not self.budget.has_room(client):  # other answers of this client have ended since the request was admitted
+            self.metrics.unrecorded.labels("client_limit").inc()
+        elif self.answers.add(row, num_erasures):
+            self.budget.charge(client, len(row.text))
             self.metrics.recorded.inc()
         else:
             self.metrics.unrecorded.labels("busy").inc()
