@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
@@ -30,7 +32,9 @@ from drafterforge.runtime.pool import Pool
 log = logging.getLogger(__name__)
 
 POLL_S = 2.0
-MOST_STARTS = 5  # of the process, until it counts as failed
+STEADY_S = 600.0  # a process that runs as long has started well
+LONGEST_PAUSE_S = 60.0  # between starts of a process that ends sooner
+MOST_STARTS = 5  # of such a process, until it counts as failed
 LEARNER = "DRAFTERFORGE_LEARNER"  # in the environment of a learner that ends with the server
 LOG = "learner.log"
 
@@ -40,16 +44,21 @@ class LearnerProcess:
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         """command: arguments of the learner.  folder: of the traffic."""
-        self.command, self.folder, self.num_starts = list(command), folder / FOLDER, 0
+        self.command, self.folder = list(command), folder / FOLDER
         self.process: subprocess.Popen | None = None
+        self.started, self.num_starts = -math.inf, 0  # moment of the last start; starts since it ran for `STEADY_S`
 
     def watch(self) -> str:
-        """Start the process if it does not run; its state: running | failed."""
-        if self.process is not None and self.process.poll() is None:
-            return "running"
-        if self.num_starts >= MOST_STARTS:
-            return "failed"
-        self.num_starts += 1
+        """Start the process if it does not run, after pauses if it ends after every start; running | failed."""
+        runs, age_s = self.process is not None and self.process.poll() is None, time.monotonic() - self.started
+        if age_s >= STEADY_S and runs:
+            self.num_starts = 0
+        elif not runs and age_s >= min(POLL_S * 2**self.num_starts, LONGEST_PAUSE_S):
+            self._start()
+        return "failed" if self.num_starts > MOST_STARTS else "running"
+
+    def _start(self) -> None:
+        self.started, self.num_starts = time.monotonic(), self.num_starts + 1
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / LOG, "w") as output:
             self.process = subprocess.Popen(
@@ -60,7 +69,6 @@ class LearnerProcess:
                 stderr=output,
                 start_new_session=True,  # a terminal's Ctrl-C reaches the server only
             )
-        return "running"
 
     def stop(self) -> None:
         """End the process at once: what it has written is complete."""
@@ -83,13 +91,15 @@ class LearnedDrafters:
         self.suffix = f"{JOINT}{retrieval}" if retrieval else ""
         self.followed = LearnedRecord()  # the record that the pool was changed by last
         self.learned: set[str] = set()  # names of all versions of all records
-        self.broken: set[str] = set()  # versions that cannot be opened
+        self.broken: set[str] = set()  # versions that cannot be opened, since the last deletion of all
 
     def poll(self, between_cycles: Callable[[Callable[[], None]], None]) -> LearnedRecord:
         """The record; if it has changed, opens what has joined, and lets the worker change its pool."""
         record = LearnedRecord.read(self.folder)
         if record == self.followed:
             return record
+        if record.num_deletions != self.followed.num_deletions:
+            self.broken.clear()  # new versions have the names of deleted ones
         self.followed = record
         present = {domain_of(name) for name in self.pool.names}
         joining = {}
@@ -142,14 +152,17 @@ class Learning:
         self.process.stop()
 
     def _work(self, between_cycles: Callable[[Callable[[], None]], None]) -> None:
+        logged = ""
         while not self.ending.is_set():
             try:
                 state = self.process.watch()
                 record = self.drafters.poll(between_cycles)
                 self.state = "failed" if record.error else state
             except Exception as error:  # learning must never break serving
-                log.error("learning from traffic failed: %s", error)
                 self.state = "failed"
+                if str(error) != logged:
+                    log.error("learning from traffic failed: %s", error)
+                logged = str(error)
             self.ending.wait(POLL_S)
 
 
