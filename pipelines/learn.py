@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, update_record
+from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, lock_learner, update_record
 from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.artifacts.manifest import Manifest
+from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.learn import LearnCommandConfig
 from drafterforge.config.pool import PoolConfig
@@ -48,6 +48,7 @@ def learn(cfg: Config) -> None:
     """Learn until a signal ends the process, with what the machine has to spare."""
     if LEARNER in os.environ:
         end_with_stdin()
+    lock_learner(cfg.traffic_dir)
     pace = spare_the_machine(cfg.learn.cpu_share)
     while StreamRecord.read(cfg.traffic_dir).answers < cfg.learn.min_answers:  # the target takes memory
         time.sleep(POLL_S)
@@ -101,9 +102,14 @@ def roll_back(cfg: Config) -> None:
     newest = joined[-1]
 
     def change(record: LearnedRecord) -> LearnedRecord:
-        earlier = [version for version in record.of_state(LEFT) if version.kind == newest.kind]
+        position = [version.name for version in record.versions].index(newest.name)
+        earlier = [version for version in record.versions[:position] if may_return(version)]
         record = record.with_state(newest.name, LEFT)
         return record.with_state(earlier[-1].name, JOINED) if earlier else record
+
+    def may_return(version: LearnedVersion) -> bool:
+        folder = artifact_dir(cfg.runs_dir, cfg.target.folder_name, "drafters", version.name)
+        return (version.kind, version.state) == (newest.kind, LEFT) and (folder / MANIFEST).exists()
 
     drafters = update_record(cfg.traffic_dir, change).drafters
     print(f"{newest.name} left; {newest.kind} is drafted by {drafters.get(newest.kind, 'the drafters before')}")
@@ -131,9 +137,14 @@ def set_frozen(cfg: Config) -> None:
 def delete(cfg: Config) -> None:
     """Delete all recorded answers, also those that a running server holds, and the experts learned from them."""
     erase_stream(cfg.traffic_dir)
-    names = [version.name for version in LearnedRecord.read(cfg.traffic_dir).versions]
-    update_record(
-        cfg.traffic_dir, lambda record: LearnedRecord(frozen=record.frozen, num_deletions=record.num_deletions + 1)
-    )
-    delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
+    records: list[LearnedRecord] = []
+
+    def forget(record: LearnedRecord) -> LearnedRecord:
+        records.append(record)
+        return LearnedRecord(frozen=record.frozen, training=record.training, num_deletions=record.num_deletions + 1)
+
+    update_record(cfg.traffic_dir, forget)
+    names = [version.name for version in records[0].versions]
+    unfinished = [records[0].training] if records[0].training else []
+    delete_learned(cfg.runs_dir, cfg.target.folder_name, [*names, *unfinished])
     print(f"deleted all recorded answers in {cfg.traffic_dir}, and {len(names)} drafters learned from them")

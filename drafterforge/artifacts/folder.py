@@ -178,6 +178,14 @@ def reuse_artifact(
     return manifest
 
 
+def delete_artifact(path: Path | str) -> None:
+    """Delete an artifact and what killed writers of it have left; a kill leaves it complete or not there."""
+    path = Path(os.path.abspath(path))
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, _sibling(path, "tmp"))
+    delete_stale(path, ("tmp", "old"))
+
+
 def restore_interrupted(path: Path | str) -> None:
     """Move the old artifact back to `path` if its writer died between the two renames of a replacement."""
     path = Path(os.path.abspath(path))

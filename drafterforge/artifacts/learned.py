@@ -10,8 +10,9 @@ from pathlib import Path
 
 from drafterforge.artifacts.atomic import lock_folder, report_write_errors, save_json_atomic
 from drafterforge.artifacts.json_input import parse_as, read_json
+from drafterforge.errors import ConfigError
 
-FOLDER, RECORD = "learning", "learned.json"
+FOLDER, RECORD, RUNNING = "learning", "learned.json", "running"
 JOINED, LEFT, REJECTED = "joined", "left", "rejected"
 LOCK_S = 0.05
 
@@ -39,6 +40,7 @@ class LearnedRecord:
     versions: list[LearnedVersion] = field(default_factory=list)
     newest: dict[str, str] = field(default_factory=dict)  # kind of traffic -> id of the newest answer of a round
     frozen: bool = False  # nothing is learned until this is false again
+    training: str = ""  # name of the version of the round under way, or of one that was killed
     error: str = ""  # of the last round
     num_deletions: int = 0  # of all that was recorded and learned
 
@@ -61,6 +63,17 @@ class LearnedRecord:
         """The record with another state of one version."""
         versions = [replace(entry, state=state) if entry.name == name else entry for entry in self.versions]
         return replace(self, versions=versions)
+
+
+def lock_learner(traffic: Path) -> int:
+    """A file descriptor that locks a folder of traffic for one learner; ConfigError if another process learns from it."""
+    path = traffic / FOLDER / RUNNING
+    with report_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    if (lock := lock_folder(path)) is None:
+        raise ConfigError(f"another process learns from {traffic}; end it, or the server that has started it")
+    return lock
 
 
 def update_record(traffic: Path, change: Callable[[LearnedRecord], LearnedRecord]) -> LearnedRecord:

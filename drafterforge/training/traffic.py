@@ -7,7 +7,6 @@ requests that it was not trained on.  It joins if the 95 % interval of its gain 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
+from drafterforge.artifacts.folder import delete_artifact
 from drafterforge.artifacts.learned import JOINED, LEFT, REJECTED, LearnedRecord, LearnedVersion, update_record
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import artifact_run
@@ -37,7 +37,7 @@ from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, e
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.served import ServedCaptures, served_shards
 from drafterforge.data.stream import StreamRecord
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.router.traffic import UNKNOWN, traffic_kind
 from drafterforge.targets.capture import FeatureCapture
 from drafterforge.targets.load import Target
@@ -49,14 +49,20 @@ TEXTS = ("answers", "features")  # artifacts that training makes of recorded ans
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Callback]], Path]
 
 
+class OutdatedRoundError(DrafterforgeError):
+    """A round of learning that must not add its expert any more."""
+
+
 class Pace(Callback):
     """Pauses between batches, so that training uses a share of the cores' time."""
 
-    def __init__(self, share: float) -> None:
-        self.share, self.resumed = share, time.monotonic()
+    def __init__(self, share: float, check: Callable[[], None] = lambda: None) -> None:
+        """check: called after every batch; may raise."""
+        self.share, self.check, self.resumed = share, check, time.monotonic()
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Sleep for as long as the share demands."""
+        self.check()
         worked = time.monotonic() - self.resumed
         time.sleep(worked * (1.0 / self.share - 1.0))
         self.resumed = time.monotonic()
@@ -73,13 +79,34 @@ def spare_the_machine(share: float) -> float:
     return min(1.0, share * cores / threads)
 
 
-def split_newest(rows: Sequence[Answer], num_test: int, num_val: int) -> dict[str, list[Answer]]:
-    """The newest `num_test` requests, the `num_val` before them, and the rest; of a repeated prompt, the newest one."""
-    distinct = {tuple(row.input_ids[: row.prompt_tokens]): row for row in rows}
-    order = {row.id: number for number, row in enumerate(rows)}
-    newest = sorted(distinct.values(), key=lambda row: -order[row.id])
+def split_newest(rows: Sequence[Answer], newest: str, num_test: int, num_val: int) -> dict[str, list[Answer]]:
+    """The newest `num_test` prompts, the `num_val` before them, and the rest, each with its newest answer.
+
+    newest: id of the newest answer of the last round.  No prompt up to it is in `test` or `val`: an expert continues
+    those of earlier rounds, which were trained on it.
+    """
+    fresh = new_prompts(rows, newest)
     num_held_out = num_test + num_val
-    return {"test": newest[:num_test], "val": newest[num_test:num_held_out], "train": newest[num_held_out:]}
+    held_out = set(map(prompt_of, fresh[:num_held_out]))
+    train = [row for row in new_prompts(rows) if prompt_of(row) not in held_out]
+    return {"test": fresh[:num_test], "val": fresh[num_test:num_held_out], "train": train}
+
+
+def new_prompts(rows: Sequence[Answer], newest: str = "") -> list[Answer]:
+    """The newest answer to each prompt that no answer up to the one with this id has, the newest prompts first.
+
+    If no answer has this id, its shard has left, and with it all older ones.
+    """
+    ids = [row.id for row in rows]
+    start = ids.index(newest) + 1 if newest in ids else 0
+    earlier = {prompt_of(row) for row in rows[:start]}
+    latest = {prompt_of(row): row for row in rows[start:]}  # in the order in which the prompts came first
+    return [row for prompt, row in reversed(latest.items()) if prompt not in earlier]
+
+
+def prompt_of(row: Answer) -> tuple[int, ...]:
+    """Token ids of an answer's prompt."""
+    return tuple(row.input_ids[: row.prompt_tokens])
 
 
 class TrafficLearner:
@@ -93,17 +120,19 @@ class TrafficLearner:
         self.router = advisor(self.runs, [domain_of(name) for name in default_drafters(self.runs)])
         self.kinds: dict[str, str] = {}  # id of each recorded answer -> its kind of traffic
         self.least_answers = 0  # recorded in all, before which no kind has enough new ones
+        self.delete_unfinished()
         self.delete_unrecorded(LearnedRecord.read(self.folder))
 
     def round(self) -> LearnedVersion | None:
-        """Train and judge an expert of the kind of traffic with most new answers; None if there are too few."""
+        """Train and judge an expert of the kind of traffic with most new prompts; None if there are too few."""
         record, num_answers = LearnedRecord.read(self.folder), StreamRecord.read(self.folder).answers
         if record.frozen or num_answers < self.least_answers:
             return None
         by_kind = self.answers()
-        fresh = {kind: count_newer(rows, record.newest.get(kind, "")) for kind, rows in by_kind.items()}
+        fresh = {kind: len(new_prompts(rows, record.newest.get(kind, ""))) for kind, rows in by_kind.items()}
         for kind in sorted(fresh, key=lambda name: -fresh[name]):
-            splits = split_newest(by_kind[kind], self.cfg.learn.held_out, self.cfg.learn.held_out // 2)
+            newest, held_out = record.newest.get(kind, ""), self.cfg.learn.held_out
+            splits = split_newest(by_kind[kind], newest, held_out, held_out // 2)
             if fresh[kind] >= self.cfg.learn.min_answers and len(splits["train"]) >= self.cfg.learn.held_out:
                 return self.learn(kind, splits, by_kind[kind][-1].id, record)
         missing = self.cfg.learn.min_answers - max(fresh.values(), default=0)
@@ -113,42 +142,47 @@ class TrafficLearner:
     def learn(
         self, kind: str, splits: dict[str, list[Answer]], newest: str, record: LearnedRecord
     ) -> LearnedVersion | None:
-        """Train and judge an expert, and add it to the record; None if all was deleted meanwhile.
+        """Train and judge an expert, and add it to the record; None if the round became outdated meanwhile.
 
         newest: id of the kind's newest answer.
         """
         name, incumbent = name_of(kind, len(record.versions) + 1), record.drafters.get(kind, "")
-        answers = JoinedAnswers([self.write_answers(name, kind, splits)])
-        self.train(self.training_config(name, kind, record), self.target, answers, [Pace(self.pace)])
-        verdict = self.judge(name, splits["test"], incumbent)
-        delete_learned(self.cfg.runs_dir, self.target.name, [name], TEXTS)  # which must not outlive the ring
-        version = LearnedVersion(
-            name=name,
-            kind=kind,
-            state=JOINED if verdict.gain.low > 0.0 else REJECTED,
-            rival=verdict.gain.rival,
-            gain=verdict.gain.mean,
-            low=verdict.gain.low,
-            high=verdict.gain.high,
-            num_train=len(splits["train"]),
-            num_judged=len(splits["test"]),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
 
         def add(current: LearnedRecord) -> LearnedRecord:
-            if current.num_deletions != record.num_deletions:  # what it was learned from was deleted meanwhile
-                return current
+            require_current(current, record, kind)
             if verdict.incumbent_leaves:
                 current = current.with_state(incumbent, LEFT)
             versions, position = [*current.versions, version], current.newest | {kind: newest}
-            return self.bounded(replace(current, versions=versions, newest=position, error=""))
+            return self.bounded(replace(current, versions=versions, newest=position, training="", error=""))
 
-        current = update_record(self.folder, add)
+        try:
+            update_record(self.folder, lambda current: replace(require_current(current, record, kind), training=name))
+            answers = JoinedAnswers([self.write_answers(name, kind, splits)])
+            pace = Pace(self.pace, lambda: require_current(LearnedRecord.read(self.folder), record, kind))
+            self.train(self.training_config(name, kind, record), self.target, answers, [pace])
+            verdict = self.judge(name, splits["test"], incumbent)
+            delete_learned(self.cfg.runs_dir, self.target.name, [name], TEXTS)  # which must not outlive the ring
+            version = LearnedVersion(
+                name=name,
+                kind=kind,
+                state=JOINED if verdict.gain.low > 0.0 else REJECTED,
+                rival=verdict.gain.rival,
+                gain=verdict.gain.mean,
+                low=verdict.gain.low,
+                high=verdict.gain.high,
+                num_train=len(splits["train"]),
+                num_judged=len(splits["test"]),
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            current = update_record(self.folder, add)
+        except DrafterforgeError:
+            if is_outdated(record, LearnedRecord.read(self.folder), kind):
+                return None
+            raise
+        finally:
+            self.delete_unfinished()
         self.delete_unrecorded(current)
-        if current.num_deletions == record.num_deletions:
-            return current.versions[-1]
-        delete_learned(self.cfg.runs_dir, self.target.name, [name])
-        return None
+        return current.versions[-1]
 
     def answers(self) -> dict[str, list[Answer]]:
         """The recorded answers by kind of traffic, oldest first."""
@@ -227,20 +261,34 @@ class TrafficLearner:
             record = record.with_state(version.name, LEFT)
         return record
 
+    def delete_unfinished(self) -> None:
+        """Delete what a round has left that was killed, failed or became outdated."""
+        if name := LearnedRecord.read(self.folder).training:
+            delete_learned(self.cfg.runs_dir, self.target.name, [name])
+            update_record(self.folder, lambda record: replace(record, training=""))
+
     def delete_unrecorded(self, record: LearnedRecord) -> None:
-        """Delete what was learned and neither drafts nor can be rolled back to, and what a killed round has left."""
+        """Delete what was learned and neither drafts nor is the newest of its kind that has left."""
         remaining = {version.name for version in record.of_state(JOINED)}
         remaining |= set({version.kind: version.name for version in record.of_state(LEFT)}.values())
         deleted = {version.name for version in record.versions} - remaining
-        number = len(record.versions) + 1
-        delete_learned(
-            self.cfg.runs_dir, self.target.name, [*deleted, *(name_of(kind, number) for kind in self.labels)]
-        )
+        delete_learned(self.cfg.runs_dir, self.target.name, deleted)
 
-    @property
-    def labels(self) -> list[str]:
-        """All kinds of traffic that the router tells apart."""
-        return [UNKNOWN, *([] if self.router is None else self.router.labels)]
+
+def is_outdated(record: LearnedRecord, current: LearnedRecord, kind: str) -> bool:
+    """Whether all was deleted, learning was frozen, or the kind's expert left, since a round began.
+
+    record: when it began.
+    """
+    is_same = (current.num_deletions, current.drafters.get(kind)) == (record.num_deletions, record.drafters.get(kind))
+    return current.frozen or not is_same
+
+
+def require_current(current: LearnedRecord, record: LearnedRecord, kind: str) -> LearnedRecord:
+    """The current record; OutdatedRoundError if a round that began with `record` must not change it."""
+    if is_outdated(record, current, kind):
+        raise OutdatedRoundError(f"a round of learning from {kind} is outdated")
+    return current
 
 
 def name_of(kind: str, number: int) -> str:
@@ -255,11 +303,5 @@ def delete_learned(
     for kind in kinds:
         for name in names:
             path = artifact_dir(runs_dir, target, kind, name)
-            shutil.rmtree(path, ignore_errors=True)
+            delete_artifact(path)
             drop_staging(path)
-
-
-def count_newer(rows: Sequence[Answer], newest: str) -> int:
-    """Number of answers after the one with this id; all if it is not there."""
-    ids = [row.id for row in rows]
-    return len(ids) - (ids.index(newest) + 1 if newest in ids else 0)

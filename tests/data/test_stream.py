@@ -307,8 +307,8 @@ def test_a_writer_that_has_failed_still_erases_and_forgets_its_answers(tmp_path,
 
 def test_mistakes_of_a_ring_name_the_key_of_its_folder(tmp_path):
     writer = ring_of(tmp_path)
-    with pytest.raises(ConfigError, match="type learn.folder=OTHER"):
+    with pytest.raises(ConfigError, match=r"type learn\.folder=OTHER"):
         ring_of(tmp_path)
     writer.close(5)
-    with pytest.raises(ArtifactError, match="type learn.folder=OTHER, or delete it"):
+    with pytest.raises(ArtifactError, match=r"type learn\.folder=OTHER, or delete it"):
         ring_of(tmp_path, labels={"target": "another"})

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, update_record
+from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, lock_learner, update_record
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.run import artifact_run
+from drafterforge.config.learn import LearnCommandConfig, LearnConfig
 from drafterforge.data.answers import Answer
-from drafterforge.training.traffic import Pace, count_newer, name_of, split_newest
-from drafterforge.training.traffic_gate import paired_gain
+from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.pipelines import learn as learn_pipeline
+from drafterforge.training import traffic
+from drafterforge.training.traffic import (
+    OutdatedRoundError,
+    Pace,
+    TrafficLearner,
+    name_of,
+    new_prompts,
+    split_newest,
+)
+from drafterforge.training.traffic_gate import Gain, Verdict, paired_gain
 
 
 def answer(number: int, prompt: int) -> Answer:
@@ -38,18 +55,152 @@ def test_the_interval_holds_its_confidence():
     assert 0.012 < false / count < 0.042  # one side of 5 %
 
 
-def test_the_newest_requests_judge_and_no_prompt_is_in_two_splits():
-    rows = [answer(number, number % 30) for number in range(40)]
-    splits = split_newest(rows, 8, 4)
-    assert [row.id for row in splits["test"]] == [f"a{number}" for number in range(39, 31, -1)]
-    assert [row.id for row in splits["val"]] == [f"a{number}" for number in range(31, 27, -1)]
-    prompts = [row.input_ids[0] for part in splits.values() for row in part]
-    assert len(prompts) == len(set(prompts)) == 30
+def test_the_newest_prompts_judge_and_no_prompt_is_in_two_splits():
+    rows = [answer(number, number % 30) for number in range(40)]  # the first ten prompts come again
+    splits = split_newest(rows, "", 8, 4)
+    assert [row.id for row in splits["test"]] == [f"a{number}" for number in range(29, 21, -1)]
+    assert [row.id for row in splits["val"]] == [f"a{number}" for number in range(21, 17, -1)]
+    assert {row.id for row in splits["train"]} == {f"a{number}" for number in (*range(10, 18), *range(30, 40))}
 
 
-def test_newer_answers_are_counted_from_the_last_round_on():
-    rows = [answer(number, number) for number in range(10)]
-    assert [count_newer(rows, newest) for newest in ("", "a3", "a9", "gone")] == [10, 6, 0, 10]
+def test_no_prompt_of_an_earlier_round_judges():
+    rows = [answer(number, number % 30) for number in range(60)]
+    again = rows[:50]  # after a round up to a29, all prompts come again, and no other
+    assert split_newest(again, "a29", 8, 4)["test"] == [] and len(split_newest(again, "a29", 8, 4)["train"]) == 30
+    new = [*again, *(answer(number, number) for number in range(50, 60))]
+    splits = split_newest(new, "a29", 4, 2)
+    assert [row.id for row in splits["test"]] == ["a59", "a58", "a57", "a56"]
+    assert [row.id for row in splits["val"]] == ["a55", "a54"]
+    assert len(splits["train"]) == 30 + 4
+
+
+def test_new_prompts_are_counted_from_the_last_round_on():
+    rows = [answer(number, number % 8) for number in range(10)]
+    assert [len(new_prompts(rows, newest)) for newest in ("", "a3", "a9", "gone")] == [8, 4, 0, 8]
+
+
+class Rounds:
+    """Rounds of a learner whose training and comparison are stubs."""
+
+    def __init__(self, tmp_path, monkeypatch) -> None:
+        learn = LearnConfig(folder=str(tmp_path / "ring"))
+        self.cfg = LearnCommandConfig(learn=learn, runs_dir=str(tmp_path / "runs"), action="run")
+        self.target = SimpleNamespace(name="smollm2-135m", fingerprint="f", device=torch.device("cpu"))
+        monkeypatch.setattr(traffic, "default_drafters", lambda runs: [])
+        monkeypatch.setattr(TrafficLearner, "training_config", lambda self, name, *_: name)
+        monkeypatch.setattr(TrafficLearner, "judge", lambda *_: Verdict(Gain("general", 0.1, 0.05, 0.15)))
+        self.during = lambda pace: None  # what happens while a round trains
+
+    def artifact(self, kind: str, name: str) -> Path:
+        return artifact_dir(self.cfg.runs_dir, self.target.name, kind, name)
+
+    def train(self, name: str, target, answers, callbacks) -> Path:
+        self.write("drafters", name)
+        self.during(callbacks[0])
+        return self.artifact("drafters", name)
+
+    def write(self, kind: str, name: str) -> None:
+        with artifact_run(self.artifact(kind, name), kind, self.target, {}).write() as folder:
+            (folder / "weights").write_text("weights")
+
+    def learner(self) -> TrafficLearner:
+        return TrafficLearner(self.cfg, self.target, self.train)
+
+    def round(self, kind: str = "sql") -> LearnedVersion | None:
+        splits = {split: [answer(number, number)] for number, split in enumerate(("train", "val", "test"))}
+        learner = self.learner()
+        return learner.learn(kind, splits, "a2", LearnedRecord.read(learner.folder))
+
+    def record(self) -> LearnedRecord:
+        return LearnedRecord.read(self.cfg.traffic_dir)
+
+    def command(self, action: str) -> None:
+        getattr(learn_pipeline, action)(replace(self.cfg, action={"set_frozen": "freeze"}.get(action, "status")))
+
+    def left_over(self) -> list[str]:
+        return [
+            path.name for path in Path(self.cfg.runs_dir).rglob("*") if "weights" in path.name or ".arrow" in path.name
+        ]
+
+
+@pytest.fixture
+def rounds(tmp_path, monkeypatch) -> Rounds:
+    return Rounds(tmp_path, monkeypatch)
+
+
+def test_a_version_joins_and_the_texts_that_it_was_trained_on_are_deleted(rounds):
+    assert rounds.round().name == "sql-traffic-v1" and rounds.record().training == ""
+    assert rounds.artifact("drafters", "sql-traffic-v1").exists() and rounds.left_over() == ["weights"]
+
+
+def test_deleting_ends_a_round_at_its_next_batch_and_leaves_nothing_of_it(rounds):
+    def delete(pace: Pace) -> None:
+        rounds.command("delete")
+        assert rounds.left_over() == []  # at once, not at the end of the round
+        with pytest.raises(OutdatedRoundError):
+            pace.on_train_batch_end(None, None)
+        pace.check()
+
+    rounds.during = delete
+    assert rounds.round() is None
+    assert rounds.left_over() == [] and rounds.record() == LearnedRecord(num_deletions=1)
+
+
+def test_deleting_after_a_killed_round_deletes_its_texts(rounds):
+    rounds.round()
+
+    def kill(pace: Pace) -> None:
+        raise SystemExit
+
+    rounds.during = kill
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(TrafficLearner, "delete_unfinished", lambda self: None)  # as in a process that was killed
+        rounds.round()
+    assert rounds.artifact("answers", "sql-traffic-v2").exists()
+    rounds.command("delete")
+    assert rounds.left_over() == []
+
+
+def test_the_next_learner_deletes_what_a_killed_round_has_left(rounds):
+    def fail(pace: Pace) -> None:
+        raise ArtifactError("the disk is full")
+
+    rounds.during = fail
+    with pytest.raises(ArtifactError, match="disk is full"):
+        rounds.round()
+    assert rounds.left_over() == []
+    rounds.write("answers", "traffic-1-v1")
+    update_record(rounds.cfg.traffic_dir, lambda record: replace(record, training="traffic-1-v1"))
+    rounds.learner()
+    assert rounds.left_over() == [] and rounds.record().training == ""
+
+
+@pytest.mark.parametrize("command", ["set_frozen", "roll_back"])
+def test_a_round_that_is_under_way_adds_nothing_after_a_freeze_or_a_rollback(rounds, command):
+    rounds.round()
+    rounds.during = lambda pace: rounds.command(command)
+    assert rounds.round() is None
+    assert [version.name for version in rounds.record().versions] == ["sql-traffic-v1"]
+    assert not rounds.artifact("drafters", "sql-traffic-v2").exists()
+
+
+def test_rolling_back_again_and_again_ends_at_the_drafters_before(rounds):
+    for _ in range(3):
+        rounds.round()
+    drafting = []
+    for _ in range(2):
+        rounds.command("roll_back")
+        drafting.append(rounds.record().drafters)
+    # the first version was deleted when the third one joined, and the third one was taken back already
+    assert drafting == [{"sql": "sql-traffic-v2"}, {}]
+
+
+def test_two_processes_do_not_learn_from_one_folder(tmp_path):
+    lock = lock_learner(tmp_path)
+    with pytest.raises(ConfigError, match="another process learns from"):
+        lock_learner(tmp_path)
+    os.close(lock)
+    os.close(lock_learner(tmp_path))
 
 
 def test_the_record_names_the_newest_drafter_of_each_kind(tmp_path):
