@@ -66,7 +66,7 @@ class LearnedRecord:
 
 
 def lock_learner(traffic: Path) -> int:
-    """A file descriptor that locks a folder of traffic for one learner; ConfigError if another process learns from it."""
+    """A file descriptor that locks a folder of traffic for this learner; ConfigError if another one holds it."""
     path = traffic / FOLDER / RUNNING
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from drafterforge.artifacts.folder import (
+    delete_artifact,
     is_complete,
     open_artifact,
     reuse_artifact,
@@ -102,6 +103,22 @@ def test_kill_while_replacing_leaves_the_old_or_the_new_artifact(tmp_path):
             break
         event += 1
     assert seen == {"old", "new"}
+
+
+def test_kill_while_deleting_leaves_a_whole_artifact_or_none_and_deleting_again_leaves_nothing(tmp_path):
+    event, seen = 0, set()
+    while True:
+        path = tmp_path / f"{event}" / "sql"
+        write(path)
+        killed = killed_at(event, lambda path=path: delete_artifact(path))
+        assert is_complete(path, verify=True) == path.exists()
+        seen.add(path.exists())
+        delete_artifact(path)
+        assert os.listdir(path.parent) == []
+        if not killed:
+            break
+        event += 1
+    assert event > 5 and seen == {True, False}
 
 
 def test_an_exception_leaves_nothing_behind_and_keeps_the_old_artifact(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from drafterforge.artifacts.folder import write_artifact
+from drafterforge.artifacts.learned import JOINED, LEFT, LearnedVersion, update_record
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.build import advisor, auto_engine
@@ -64,6 +65,20 @@ def test_the_default_leaves_out_experts_that_are_not_known_to_help_or_do_not_ope
     runs.full("general")  # other weights
     assert default_drafters(folder(runs)) == ["general+store"]
     assert "drafter=auto leaves out sql: " in capsys.readouterr().err
+
+
+def test_the_default_leaves_out_experts_of_traffic_that_draft_no_more(runs):
+    general, traffic = Manifest.read(runs.folder / "tiny/drafters/general"), runs.folder / "tiny" / "traffic"
+    states = {"sql-traffic-v1": LEFT, "sql-traffic-v2": JOINED}
+    versions = []
+    for name, state in states.items():
+        runs.expert(name, general)
+        versions.append(LearnedVersion(name, "sql", state, "sql", 0.1, 0.05, 0.15, 9, 9, "2026-11-25"))
+    update_record(traffic, lambda record: dataclasses.replace(record, versions=versions))
+    assert default_drafters(folder(runs)) == ["general+store", "sql+store", "sql-traffic-v2+store"]
+    assert folder(runs).find("sql-traffic-v1").is_dir()  # by its name it opens
+    (traffic / "learning" / "learned.json").write_text("{")
+    assert "sql-traffic-v1+store" in default_drafters(folder(runs))
 
 
 def test_the_default_is_advised_by_the_target_s_router_if_it_knows_the_drafters(runs):

@@ -1,0 +1,46 @@
+"""The drafters of a running engine follow the learner's record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from drafterforge.artifacts.learned import JOINED, LearnedRecord, LearnedVersion, update_record
+from drafterforge.drafters.retrieval.model import Retrieval
+from drafterforge.errors import ArtifactError
+from drafterforge.runtime.pool import Pool
+from drafterforge.server.learning import LearnedDrafters
+
+VERSION = LearnedVersion("traffic-1-v1", "traffic-1", JOINED, "general", 0.1, 0.05, 0.15, 9, 9, "2026-11-25")
+
+
+@pytest.fixture
+def drafters(tmp_path, monkeypatch) -> LearnedDrafters:
+    """Of an engine with one drafter, to which learned ones are added without files."""
+    pool = Pool({"general": Retrieval()}, "static")
+    engine = SimpleNamespace(drafter=pool, add_drafter=pool.add, remove_drafter=pool.remove)
+    monkeypatch.setattr(LearnedDrafters, "_open", lambda *_: Retrieval())
+    return LearnedDrafters(engine, SimpleNamespace(), tmp_path)
+
+
+def follow(drafters: LearnedDrafters) -> list[str]:
+    drafters.poll(lambda change: change())
+    return drafters.pool.names
+
+
+def test_a_version_with_the_name_of_a_deleted_one_that_did_not_open_joins(drafters, monkeypatch):
+    def fail(*_) -> None:
+        raise ArtifactError("its files are damaged")
+
+    update_record(drafters.folder, lambda record: replace(record, versions=[VERSION]))
+    with monkeypatch.context() as patch:
+        patch.setattr(LearnedDrafters, "_open", fail)
+        assert follow(drafters) == ["general"]
+    update_record(drafters.folder, lambda record: LearnedRecord(num_deletions=1))
+    assert follow(drafters) == ["general"]
+    update_record(drafters.folder, lambda record: replace(record, versions=[VERSION]))
+    assert follow(drafters) == ["general", "traffic-1-v1"]
+    update_record(drafters.folder, lambda record: LearnedRecord(num_deletions=2))
+    assert follow(drafters) == ["general"]
