@@ -91,7 +91,7 @@ class LearnedDrafters:
         self.suffix = f"{JOINT}{retrieval}" if retrieval else ""
         self.followed = LearnedRecord()  # the record that the pool was changed by last
         self.learned: set[str] = set()  # names of all versions of all records
-        self.broken: set[str] = set()  # versions that cannot be opened, since the last deletion of all
+        self.broken: set[str] = set()  # versions that cannot join, since the last deletion of all
 
     def poll(self, between_cycles: Callable[[Callable[[], None]], None]) -> LearnedRecord:
         """The record; if it has changed, opens what has joined, and lets the worker change its pool."""
@@ -108,25 +108,35 @@ class LearnedDrafters:
                 try:
                     joining[name] = self._open(name)
                 except DrafterforgeError as error:
-                    self.broken.add(name)
-                    log.warning("the learned drafter %s does not join: %s", name, error)
+                    self._leave_out(name, error)
         between_cycles(partial(self._apply, record, joining))
         return record
 
     def _open(self, name: str) -> Drafter:
         return with_neural(self.template, open_named([name], self.source.drafter, self.source.target)[name])
 
+    def _leave_out(self, name: str, error: DrafterforgeError) -> None:
+        self.broken.add(name)
+        log.warning("the learned drafter %s does not join: %s", name, error)
+
     def _apply(self, record: LearnedRecord, joining: dict[str, Drafter]) -> None:
         """Change the pool; called between cycles."""
         for name, drafter in joining.items():
-            if name + self.suffix not in self.pool.names:  # an earlier change has added it
+            if name + self.suffix in self.pool.names:  # an earlier change has added it
+                continue
+            try:
                 self.engine.add_drafter(name + self.suffix, drafter)
                 log.info("the drafter %s, learned from traffic, joins", name)
+            except DrafterforgeError as error:
+                self._leave_out(name, error)
         self.router.drafters = record.drafters
         self.learned |= {version.name for version in record.versions}
         leaving = self.learned - set(record.drafters.values())
         for name in [name for name in self.pool.names if domain_of(name) in leaving]:
-            self.engine.remove_drafter(name)
+            try:
+                self.engine.remove_drafter(name)
+            except DrafterforgeError as error:
+                log.warning("the learned drafter %s does not leave: %s", name, error)
 
 
 class Learning:

@@ -27,6 +27,7 @@ from drafterforge.data.served import served_rows
 from drafterforge.data.stream import used_bytes
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.runtime.engine import Engine
+from drafterforge.server import learning
 from drafterforge.server.learning import LOG, LearnedDrafters, LearnerProcess
 from drafterforge.targets.capture import FeatureCapture
 from drafterforge.targets.load import Target, load_target
@@ -154,7 +155,8 @@ def test_deleting_while_an_expert_is_trained_deletes_it_too(pool, learner, monke
     assert not pool.artifact("drafters", "traffic-1-v1").exists()
 
 
-def test_killed_at_any_time_a_learner_leaves_no_half_artifact(pool):
+def test_killed_at_any_time_a_learner_leaves_no_half_artifact(pool, monkeypatch):
+    monkeypatch.setattr(learning, "POLL_S", 0.0)  # no pauses between starts
     folder = record(pool)
     typed = ["learn", "run", "target=hf", f"target.model={pool.target}", "target.name=tiny", "target.dtype=float32"]
     typed += [f"runs_dir={pool.runs}", "learn.min_answers=16", "learn.held_out=4", "learn.steps=4"]
@@ -205,7 +207,8 @@ def ask_when_up(port: int) -> list[int]:
             time.sleep(0.1)
 
 
-def test_a_learner_that_cannot_start_is_reported(tmp_path):
+def test_a_learner_that_cannot_start_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(learning, "POLL_S", 0.0)  # no pauses between starts
     process = LearnerProcess(["learn", "nonsense"], tmp_path)
     limit = time.monotonic() + 120
     while process.watch() == "running":

@@ -9,7 +9,7 @@ import pytest
 
 from drafterforge.artifacts.learned import JOINED, LearnedRecord, LearnedVersion, update_record
 from drafterforge.drafters.retrieval.model import Retrieval
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.runtime.pool import Pool
 from drafterforge.server.learning import LearnedDrafters
 
@@ -44,3 +44,20 @@ def test_a_version_with_the_name_of_a_deleted_one_that_did_not_open_joins(drafte
     assert follow(drafters) == ["general", "traffic-1-v1"]
     update_record(drafters.folder, lambda record: LearnedRecord(num_deletions=2))
     assert follow(drafters) == ["general"]
+
+
+def test_a_drafter_that_the_engine_refuses_keeps_no_other_from_joining_or_leaving(drafters, monkeypatch, caplog):
+    others = [replace(VERSION, name=f"{kind}-traffic-v{n}", kind=kind) for n, kind in ((1, "sql"), (2, "chat"))]
+    update_record(drafters.folder, lambda record: replace(record, versions=[others[1]]))
+    assert follow(drafters) == ["general", "chat-traffic-v2"]
+
+    def add(name: str, drafter: Retrieval) -> None:
+        if name == "sql-traffic-v1":
+            raise ConfigError("its weights cannot be stacked")
+        drafters.pool.add(name, drafter)
+
+    monkeypatch.setattr(drafters.engine, "add_drafter", add)
+    update_record(drafters.folder, lambda record: replace(record, versions=[others[0], VERSION]))
+    drafters.learned |= {"chat-traffic-v2"}
+    assert follow(drafters) == ["general", "traffic-1-v1"]
+    assert "sql-traffic-v1 does not join: its weights cannot be stacked" in caplog.text
