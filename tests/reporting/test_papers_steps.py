@@ -9,18 +9,21 @@ import pytest
 from drafterforge.config.commands import EvaluateConfig, PrepareDataConfig, TrainDrafterConfig, TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.config.several import split_overrides
+from drafterforge.data.questions import SPEC_BENCH
 from drafterforge.evaluation.suite_checks import check_suite
 from drafterforge.reporting.papers.claims import CLAIMS
 from drafterforge.reporting.papers.forms import FORMS
 from drafterforge.reporting.papers.page import render_papers
-from drafterforge.reporting.papers.policy_steps import EXPERIMENTS, HOLD_CYCLES, REDUCTIONS
-from drafterforge.reporting.papers.selector_steps import BLACK_BOX, MANY
+from drafterforge.reporting.papers.policy_steps import EXPERIMENTS, HOLD_CYCLES
+from drafterforge.reporting.papers.selector_steps import BLACK_BOX, MANY, QUESTIONS, TRAINED_EXPERTS
 from drafterforge.reporting.papers.steps import STEPS, commands_of
 from drafterforge.reporting.papers.tables import paper_tables
 from drafterforge.reporting.published import published
 from drafterforge.selectors import names as selector_names
 from drafterforge.selectors.bandit import REWARDS
 from tests.reporting.paper_builders import report, tables
+
+SEEDED = ("resps", "resps-maxent", "ltd")  # policies with three training seeds
 
 
 def test_lines_name_selectors_that_exist():
@@ -47,7 +50,10 @@ def test_the_commands_that_tables_suggest_exist():
         if cfg.live.num_prompts and cfg.policy.method in EXPERIMENTS:
             assert cfg.grid.name == f"{cfg.policy.method}-paper"
             assert cfg.runs_dir == f"runs/{cfg.policy.method}"
-            assert cfg.seeds == ([] if name.startswith("resps-hold") else [1, 2])
+            has_seeds = name in SEEDED and not cfg.traces.temperature
+            assert cfg.seeds == ([1, 2] if has_seeds else [])
+            if not cfg.traces.temperature and cfg.policy.method == "ltd":
+                assert (cfg.policy.size_decisions, cfg.policy.depth_decisions) == (100_000, 1_000_000)
     for keys in by_command["eval"]:
         check_suite(load_config("eval", EvaluateConfig, keys))
     for keys in by_command["prepare-data"]:
@@ -58,12 +64,16 @@ def test_the_commands_that_tables_suggest_exist():
             cfg = load_config("train_drafter", TrainDrafterConfig, each)
             assert cfg.answers == ["papers-answers"]
             drafters.append(cfg.drafter_name)
-    assert sorted(drafters) == sorted((*BLACK_BOX, *MANY)) and len(MANY) == 32
+    assert sorted(drafters) == sorted((*BLACK_BOX, *TRAINED_EXPERTS))
+    assert len(MANY) == 32 and len(SPEC_BENCH) <= QUESTIONS  # each of its groups is timed
 
 
 def test_a_table_says_what_is_smaller_than_in_the_paper():
-    table = tables(report())["ltd"]
+    table = tables(report())["priced"]
     assert "`policy.size_decisions=20000` (the paper: 100,000)" in table.reduced
+    part = "`traces.num_train=64` of policies trained on sampled answers (the paper: 4,000 questions)"
+    assert part in tables(report())["over_best"].reduced
+    assert "decisions" not in tables(report())["ltd"].reduced  # by the paper's budget
     assert table.reduced in render_papers(*paper_tables([report()]))
     assert tables(report())["hedgespec"].reduced == ""
 
@@ -71,7 +81,9 @@ def test_a_table_says_what_is_smaller_than_in_the_paper():
 @pytest.mark.parametrize("paper", EXPERIMENTS)
 def test_what_a_step_makes_smaller_is_larger_in_the_experiment(paper):
     cfg = load_config("train_policy", TrainPolicyConfig, [f"experiment={EXPERIMENTS[paper]}"])
-    for size in REDUCTIONS[paper]:
+    sizes = {size for step in STEPS if step.folder == paper for size in step.reductions}
+    assert sizes
+    for size in sizes:
         section, key = size.key.split(".")
         value = getattr(getattr(cfg, section), key)
         assert size.value < value and f"{value:,}" in size.paper

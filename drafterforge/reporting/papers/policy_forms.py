@@ -49,9 +49,9 @@ RESPS_ABLATION = (
 POOL_ANSWERS = "answers to prompts of the pool's eight domains"
 TREES = (
     "EAGLE's default tree is {} in our count of levels; the best static tree is that of the policies' grid on their "
-    "training answers. Policies are trained by replay, on {}, not on the wall clock. Figures of policies are means "
-    "over three training seeds, with the standard deviation. docs/schedulers.md lists what else differs from the "
-    "paper."
+    "training answers. Policies are trained by replay, on {}, not on the wall clock. Figures with a standard deviation "
+    "are means over three training seeds; other policies were trained once. docs/schedulers.md lists what else differs "
+    "from the paper."
 )
 POLICY_FORMS = (
     Form(
@@ -78,7 +78,8 @@ POLICY_FORMS = (
         "resps_ablation",
         "Re-SpS: ablation of policy and state",
         "Tokens/s over those of EAGLE's default tree, mean of five benchmarks, and the number of different trees. The "
-        "paper's text is encoded by SBERT, ours is the mean embedding of the last 64 tokens.",
+        "paper's text is encoded by SBERT, ours is the mean embedding of the last 64 tokens. Policies that see "
+        "features have three training seeds, those that see text one.",
         {},
         ("over_static", "actions"),
         RESPS_ABLATION,
@@ -142,7 +143,8 @@ POLICY_FORMS = (
     Form(
         "ltd_ablation",
         "LTD: its parts",
-        "One of the two policies, both trained separately, both trained in turn.",
+        "One of the two policies, both trained separately, both trained in turn; the last with three training seeds, "
+        "the others with one, all with the same budget a training.",
         LTD_COLUMNS,
         ("speedup", "mat"),
         (EAGLE_TREE["ltd"], *LTD_PARTS, LTD),
@@ -152,7 +154,7 @@ POLICY_FORMS = (
     Form(
         "ltd_rewards",
         "LTD: reward of the size policy",
-        "The size policy alone, with three rewards.",
+        "The size policy alone, with three rewards and one training seed.",
         LTD_COLUMNS,
         ("speedup", "mat"),
         (
@@ -188,9 +190,10 @@ POLICY_FORMS = (
         "over_best",
         "Re-SpS and LTD: over the best static tree (our question)",
         "Tokens/s over the best static tree of the policy's own grid, on held-out prompts of the pool's domains, on "
-        "this machine: replayed, with the standard deviation over three training seeds, and live, with a 95 % interval "
-        "over seeds and prompts. Below 1, one tree is faster than the policy. At T = 0.5 and 1 policies are trained on "
-        "sampled answers, too; the Re-SpS paper decodes greedily only.",
+        "this machine: replayed, and live with a 95 % interval over training seeds and prompts. Below 1, one tree is "
+        "faster than the policy. Re-SpS, max-entropy PPO and LTD have three training seeds at T = 0; all others were "
+        "trained once. At T = 0.5 and 1 policies are trained on sampled answers, too; the Re-SpS paper decodes "
+        "greedily only.",
         columns_of(*(f"T = {temperature:g}, {source}" for temperature in TEMPERATURES for source in SOURCES)),
         ("over_best",),
         (RESPS, RESPS_MAXENT, LTD, *LTD_PARTS),

@@ -15,16 +15,18 @@ from drafterforge.reporting.papers.step import (
 
 HEDGE, BANDITS = ("hedgespec-paper", "normalhedge", "hedgespec"), ("ucbspec", "exp3spec")
 METASD_BENCHMARKS = ("humaneval", "spec_bench", "cnn_dm", "qa", "gsm8k")
+QUESTIONS = 6  # that are timed of each benchmark, of every group of Spec-Bench one
 METASD = ("metasd_ucb", "metasd_exp3", "metasd_halving", "ucb1", "ucb1_sliding", "ucb1_discounted")
 SAMPLED = (0.5, 1.0)  # temperatures
 SMALL_LM = "-causal_lm"  # end of the names of small language models
 TASKS = ("python", "translation", "summarization", "science", "math")  # domains like MetaSD's tasks
 BLACK_BOX = tuple(f"{domain}{SMALL_LM}" for domain in ("general", *TASKS))
-VARIANTS = {"seed1": "seed=1", "seed2": "seed=2", "rank4": "drafter.lora.rank=4", "rank64": "drafter.lora.rank=64"}
-MANY = tuple(f"{domain}-{variant}" for variant in VARIANTS for domain in POOL_DOMAINS)  # 32 experts
+VARIANTS = {"seed1": "seed=1", "rank4": "drafter.lora.rank=4", "rank64": "drafter.lora.rank=64"}
+TRAINED_EXPERTS = tuple(f"{domain}-{variant}" for variant in VARIANTS for domain in POOL_DOMAINS)
+MANY = (*POOL_DOMAINS, *TRAINED_EXPERTS)  # 32 experts: the shipped ones, and 24 that are trained
 POOL_SIZES = (1, 2, 4, 8, 16, 32)
 ANSWERS = (
-    "drafterforge prepare-data domain=general name=papers-answers data.num_train=1600 data.num_val=64 data.num_test=16 "
+    "drafterforge prepare-data domain=general name=papers-answers data.num_train=800 data.num_val=64 data.num_test=16 "
     "data.max_new_tokens=128"
 )
 TRAINED = (
@@ -34,14 +36,14 @@ TRAINED = (
 
 
 def _small_lm(domain: str) -> str:
-    few = "trainer.max_steps=200 trainer.val_every=50"
+    few = "trainer.max_steps=100 trainer.val_every=50"
     return f"drafterforge train-drafter domain={domain} drafter=causal_lm {TRAINED} {few}"
 
 
 def _experts(variant: str) -> str:
     """Train an expert of each domain, side by side."""
     domains, names = listed(*POOL_DOMAINS), listed(*(f"{domain}-{variant}" for domain in POOL_DOMAINS))
-    few = "experiment=pool_smollm2_expert trainer.max_steps=40 trainer.val_every=20"
+    few = "experiment=pool_smollm2_expert trainer.max_steps=20 trainer.val_every=20"
     return (
         f'drafterforge train-drafter "domain={domains}" "name={names}" drafter=lora {VARIANTS[variant]} {TRAINED} {few}'
     )
@@ -51,19 +53,18 @@ REPLAYED_STEPS = (
     Step(
         "domains",
         REPLAY,
-        30,
         (replayed("domains", "papers-domains", "suite.num_prompts=160", *HEDGE, *BANDITS, "metasd_ucb"),),
         ("papers-domains",),
     ),
     Step(
         "benchmarks",
         REPLAY,
-        40,
         (
             replayed(
                 "papers",
                 "papers-benchmarks",
-                "suite.questions=FOLDER suite.num_prompts=12 suite.max_new_tokens=128",
+                f'suite.questions=FOLDER "suite.benchmarks={listed(*METASD_BENCHMARKS, "alpaca")}" '
+                "suite.num_prompts=80 suite.max_new_tokens=128",
                 *METASD,
                 *BANDITS,
                 *HEDGE,
@@ -74,9 +75,8 @@ REPLAYED_STEPS = (
     Step(
         "router",
         REPLAY,
-        20,
         (
-            f"{TRAIN} policy=router",
+            f"{TRAIN} policy=router router.num_train=200 router.num_val=40 router.num_test=50",
             replayed("ood", "papers-ood", "pool.router=router suite.num_prompts=64", *HEDGE, *BANDITS),
         ),
         ("router", "papers-ood"),
@@ -84,12 +84,11 @@ REPLAYED_STEPS = (
     Step(
         "sampled",
         REPLAY,
-        60,
         tuple(
             replayed(
                 "domains",
                 f"papers-sampled-{temperature:g}",
-                f"suite.num_prompts=160 suite.temperature={temperature:g}",
+                f"suite.num_prompts=96 suite.temperature={temperature:g}",
                 *HEDGE,
                 *BANDITS,
                 "metasd_ucb",
@@ -101,7 +100,6 @@ REPLAYED_STEPS = (
     Step(
         "black-box",
         REPLAY,
-        150,
         (
             ANSWERS,
             *map(_small_lm, ("general", *TASKS)),
@@ -114,12 +112,11 @@ REPLAYED_STEPS = (
             ),
         ),
         ("papers-black-box",),
-        folder="black-box",
+        folder="pools",
     ),
     Step(
         "many-drafters",
         REPLAY,
-        180,
         (
             ANSWERS,
             *map(_experts, VARIANTS),
@@ -132,14 +129,13 @@ REPLAYED_STEPS = (
             ),
         ),
         ("papers-many-drafters",),
-        folder="many-drafters",
+        folder="pools",
     ),
 )
 TIMED_STEPS = (
     Step(
         "domains-timed",
         CLOCK,
-        25,
         (
             "drafterforge eval suite=domains name=papers-domains-timed limit=4 suite.replay=false "
             f'"suite.methods={listed("generalist", "expert", *BANDITS, *HEDGE)}"',
@@ -149,36 +145,45 @@ TIMED_STEPS = (
     Step(
         "benchmarks-timed",
         CLOCK,
-        60,
-        (timed("papers-benchmarks-timed", "generalist", "retrieval", "store", *METASD, *BANDITS),),
+        (
+            timed(
+                "papers-benchmarks-timed",
+                (*METASD_BENCHMARKS, "alpaca"),
+                QUESTIONS,
+                "generalist",
+                "retrieval",
+                "store",
+                *METASD,
+                *BANDITS,
+            ),
+        ),
         ("papers-benchmarks-timed",),
     ),
     Step(
         "black-box-timed",
         CLOCK,
-        90,
         (
             timed(
                 "papers-black-box-timed",
+                METASD_BENCHMARKS,
+                QUESTIONS,
                 *BLACK_BOX,
                 *METASD,
-                more=f'suite.max_new_tokens=128 "suite.benchmarks={listed(*METASD_BENCHMARKS)}" '
-                f'"pool.drafters={listed(*BLACK_BOX)}"',
+                more=f'"pool.drafters={listed(*BLACK_BOX)}"',
             ),
         ),
         ("papers-black-box-timed",),
-        folder="black-box",
+        folder="pools",
     ),
     Step(
         "many-drafters-timed",
         CLOCK,
-        40,
         (
             "drafterforge eval suite=scaling name=papers-many-drafters-timed suite.replay=false suite.temperatures=[] "
-            "suite.batch_sizes=[] suite.context_lengths=[] "
+            "suite.batch_sizes=[] suite.context_lengths=[] suite.methods=[generalist,default] "
             f'"suite.pool_sizes={listed(*map(str, POOL_SIZES))}" "pool.drafters={listed("general", *MANY)}"',
         ),
         ("papers-many-drafters-timed",),
-        folder="many-drafters",
+        folder="pools",
     ),
 )

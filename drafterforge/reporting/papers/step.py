@@ -17,9 +17,10 @@ class Reduction:
     key: str
     value: int
     paper: str  # the paper's size
+    part: str = ""  # what it holds for, such as `of policies trained on sampled answers`; empty: all of the step
 
     def __str__(self) -> str:
-        return f"`{self.key}={self.value}` (the paper: {self.paper})"
+        return f"`{self.key}={self.value}`{self.part and f' {self.part}'} (the paper: {self.paper})"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,6 @@ class Step:
 
     name: str
     by: str  # replay: exact, on any machine, busy or not | clock: timed, on a machine at rest
-    minutes: int  # on two cores
     commands: tuple[str, ...]
     reports: tuple[str, ...]  # names in the folder `reports`, or of a router in `policies`
     reductions: tuple[Reduction, ...] = ()
@@ -45,6 +45,8 @@ def replayed(suite: str, name: str, more: str, *selectors: str) -> str:
     return f'drafterforge eval suite={suite} name={name} {more} {off} "suite.selectors={listed(*selectors)}"'
 
 
-def timed(name: str, *methods: str, more: str = "", limit: int = 4) -> str:
-    keys = f"suite.questions=FOLDER limit={limit} suite.replay=false{more and f' {more}'}"
+def timed(name: str, benchmarks: tuple[str, ...], limit: int, *methods: str, more: str = "") -> str:
+    """Time methods on the questions of benchmarks.  limit: questions of each."""
+    keys = f'suite.questions=FOLDER "suite.benchmarks={listed(*benchmarks)}" limit={limit} suite.timed_prompts=48'
+    keys += f" suite.max_new_tokens=128 suite.replay=false{more and f' {more}'}"
     return f'drafterforge eval suite=papers name={name} {keys} "suite.methods={listed(*methods)}"'
