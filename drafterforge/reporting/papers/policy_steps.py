@@ -147,9 +147,10 @@ TIMED_STEPS = (
         CLOCK,
         (
             _train("ltd", "ltd", WELL_DECODED, seeds=SEEDS),
+            _train("ltd", "marginal", REPLAYED, policy="marginal"),
             _decoded("ltd", "papers-ltd", with_seeds("ltd")),
         ),
-        ("papers-ltd", "policy-ltd"),
+        ("papers-ltd", "policy-ltd", "policy-marginal"),
         TRACES["ltd"],
         tree_of="policy-ltd",
         folder="ltd",

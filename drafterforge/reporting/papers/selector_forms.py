@@ -133,7 +133,8 @@ SELECTOR_FORMS = (
         "MetaSD: drafter selection, by task",
         "Block efficiency is the share of drafted levels that were accepted, the paper's reward BE. The best drafter "
         "alone is the best of each column, if all drafters of the pool were measured there. The paper gives no value "
-        "of its exploration strength; ours is 1.",
+        "of its exploration strength; ours is 1. Replayed figures are of 80 questions of each benchmark, timed ones of "
+        "6, each group of Spec-Bench once.",
         METASD_COLUMNS,
         ("speedup", "mat", "accept_rate"),
         (*METASD_LINES, RETRIEVAL),
@@ -143,7 +144,8 @@ SELECTOR_FORMS = (
         "metasd_black_box",
         "MetaSD: small language models as drafters, by task",
         "The black box of the paper: drafters that see no features, here language models of two layers, one for all "
-        "and one for each of five domains, trained for 100 steps on 800 answers.",
+        "and one for each of five domains, trained for 80 steps on 640 answers. Replayed "
+        "figures are of 12 questions of each benchmark, timed ones of 6, each group of Spec-Bench once.",
         METASD_COLUMNS,
         ("speedup", "mat", "accept_rate"),
         METASD_LINES,
@@ -168,7 +170,8 @@ SELECTOR_FORMS = (
         "banditspec",
         "BanditSpec: drafter selection, by benchmark",
         "Spec-Bench is the total of its six groups, if all were measured. The paper gives no value of its confidence "
-        "delta; ours is 0.05. The paper's drafter is EAGLE-2, ours EAGLE-3.",
+        "delta; ours is 0.05. The paper's drafter is EAGLE-2, ours EAGLE-3. Replayed figures are of "
+        "80 questions of each benchmark, timed ones of 6.",
         {"Spec-Bench": ("spec_bench",), "Alpaca": ("alpaca",), **columns_of("CodeEditor", "DebugBench")},
         ("mat", "tokens_per_s"),
         (

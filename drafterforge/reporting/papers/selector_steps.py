@@ -26,7 +26,7 @@ TRAINED_EXPERTS = tuple(f"{domain}-{variant}" for variant in VARIANTS for domain
 MANY = (*POOL_DOMAINS, *TRAINED_EXPERTS)  # 32 experts: the shipped ones, and 24 that are trained
 POOL_SIZES = (1, 2, 4, 8, 16, 32)
 ANSWERS = (
-    "drafterforge prepare-data domain=general name=papers-answers data.num_train=800 data.num_val=64 data.num_test=16 "
+    "drafterforge prepare-data domain=general name=papers-answers data.num_train=640 data.num_val=64 data.num_test=16 "
     "data.max_new_tokens=128"
 )
 TRAINED = (
@@ -36,7 +36,7 @@ TRAINED = (
 
 
 def _small_lm(domain: str) -> str:
-    few = "trainer.max_steps=100 trainer.val_every=50"
+    few = "trainer.max_steps=80 trainer.val_every=40"
     return f"drafterforge train-drafter domain={domain} drafter=causal_lm {TRAINED} {few}"
 
 
@@ -151,6 +151,7 @@ TIMED_STEPS = (
                 (*METASD_BENCHMARKS, "alpaca"),
                 QUESTIONS,
                 "generalist",
+                *POOL_DOMAINS,
                 "retrieval",
                 "store",
                 *METASD,
