@@ -80,6 +80,7 @@ CLAIMS = (
         most=1.0,
     ),
     Claim("hedgespec", "HedgeSpec beats a router on rephrased prompts", "ood", "mat", HEDGE, "offline router"),
+    Claim("hedgespec", "HedgeSpec beats UCBSpec on rephrased prompts (our question)", "ood", "mat", HEDGE, "UCBSpec"),
     Claim("metasd", "MetaSD-UCB beats the drafter for all tasks", "metasd", "mat", META, OFA),
     Claim(
         "metasd",
