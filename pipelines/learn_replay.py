@@ -16,11 +16,8 @@ from drafterforge.data.sources import jsonl_rows
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.evaluation.traffic_replay import (
-    EXPERTS,
-    LEARNING,
-    PLAIN,
     TrafficReplay,
-    gain_over_plain,
+    gains_over_plain,
     replay_curves,
     replay_rows,
 )
@@ -71,6 +68,7 @@ def run(cfg: Config) -> Path:
             "learn": to_dict(cfg.learn),
             "max_new_tokens": cfg.max_new_tokens,
             "requests": len(prompts),
+            "retrieval": cfg.retrieval,
             "seeds": seeds,
         },
         parents=[],
@@ -81,10 +79,9 @@ def run(cfg: Config) -> Path:
             print(f"seed {traffic.seed}, after {number} requests: {describe(version)}")
     for title in [*parts][1:]:
         print(f"{title}, tokens/s over those without learning:")
-        for name in (EXPERTS, LEARNING):
-            gains = gain_over_plain(replays, name, parts[title])
+        for name, gains in gains_over_plain(replays, parts[title]).items():
             spread = f" ({min(gains):.3f}x to {max(gains):.3f}x with {len(seeds)} seeds)" if len(seeds) > 1 else ""
-            print(f"  {fmean(gains):.3f}x with {name.removeprefix(PLAIN + ', ')}{spread}")
+            print(f"  {fmean(gains):.3f}x with {name}{spread}")
     print(f"wrote {path}")
     require_lossless(report, path)
     return path

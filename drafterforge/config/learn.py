@@ -67,6 +67,7 @@ class LearnCommandConfig:
     limit: int = setting(0, "replay: largest number of requests; 0: all")
     max_new_tokens: int = setting(128, "replay: length limit of an answer, in tokens")
     old_prompts: int = setting(0, "replay: held-out prompts of the package's domains that are decoded afterwards")
+    retrieval: bool = setting(True, "replay: false: EAGLE-3 drafters alone, without retrieval and memory")
     name: str = setting("traffic", "replay, export: name of the report or the bundle")
     target: TargetConfig = section(TargetConfig)
     learn: LearnConfig = section(LearnConfig)

@@ -7,7 +7,7 @@ the requests' seconds.  The answers, and so what is learned from them, follow fr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -20,6 +20,7 @@ from drafterforge.config.evaluation import AUTOREGRESSIVE
 from drafterforge.config.learn import LearnCommandConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.data.stream import StreamRecord
+from drafterforge.drafters.retrieval.model import Retrieval, RetrievalSpec
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.methods import Method, rotate
 from drafterforge.evaluation.rows import build_row, tokens_per_s
@@ -32,7 +33,8 @@ from drafterforge.server.learning import LearnedDrafters
 from drafterforge.targets.load import Target
 from drafterforge.training.traffic import TrafficLearner, Train
 
-PLAIN, EXPERTS, LEARNING = "auto", "auto, learned experts", "auto, learned experts and memory"
+PLAIN, EXPERTS, MEMORY = "auto", "learned experts", "learned experts and memory"
+ALONE = "auto without retrieval"
 ROUND = 16  # requests between two looks of the learner
 WINDOW = 50  # requests of a moving mean
 
@@ -101,10 +103,16 @@ def replay_curves(replays: Sequence[ReplayedTraffic], num_requests: int) -> dict
     }
 
 
-def gain_over_plain(replays: Sequence[ReplayedTraffic], name: str, part: Sequence[int]) -> list[float]:
-    """Tokens per second over those of the same server without learning, of each seed."""
-    rates = [[tokens_per_s(_answers([traffic], method, part)) for method in (name, PLAIN)] for traffic in replays]
-    return [learning / plain for learning, plain in rates]
+def gains_over_plain(replays: Sequence[ReplayedTraffic], part: Sequence[int]) -> dict[str, list[float]]:
+    """Tokens per second over those of the same server without learning, of each seed, by what is learned."""
+    _, plain, *learning = replays[0].answers
+    return {
+        name.removeprefix(f"{plain}, "): [
+            tokens_per_s(_answers([traffic], name, part)) / tokens_per_s(_answers([traffic], plain, part))
+            for traffic in replays
+        ]
+        for name in learning
+    }
 
 
 def moving_mat(answers: Sequence[Sequence[Generation]]) -> list[list[float]]:
@@ -122,6 +130,14 @@ def _answers(replays: Sequence[ReplayedTraffic], name: str, part: Sequence[int])
     return [traffic.answers[name][number] for traffic in replays for number in part]
 
 
+def draft_alone(pool: Pool) -> None:
+    """Leave retrieval out of the trees of hybrids: nothing that it looks up matches."""
+    spec = RetrievalSpec()
+    retrieval = Retrieval(replace(spec, min_ngram=spec.max_ngram + 1))
+    for name, drafter in pool.drafters.items():
+        pool.replace(name, replace(drafter, retrieval=retrieval))
+
+
 class TrafficReplay:
     """The engines, the log of answers and the learner of a replay."""
 
@@ -133,15 +149,22 @@ class TrafficReplay:
             )
         self.cfg, self.target = cfg, target
         runs = RunsFolder(cfg.runs_dir, target, quiet=True)
+        plain = PLAIN if cfg.retrieval else ALONE
+        learning = [f"{plain}, {part}" for part in ((EXPERTS, MEMORY) if cfg.retrieval else (EXPERTS,))]
         self.engines = {AUTOREGRESSIVE: Engine(target)}
-        for name in (PLAIN, EXPERTS, LEARNING):
+        for name in (plain, *learning):
             self.engines[name], _ = auto_engine(runs, RuntimeConfig(), max_batch=1)
-        if not isinstance(self.engines[LEARNING].drafter, Pool):
-            raise ConfigError(f"drafter=auto of {target.name} on this {target.device.type} is no pool that can learn")
+            if not isinstance(self.engines[name].drafter, Pool):
+                raise ConfigError(
+                    f"drafter=auto of {target.name} on this {target.device.type} is no pool that can learn"
+                )
+            if not cfg.retrieval:
+                draft_alone(self.engines[name].drafter)
+        self.recorded = learning[-1]  # the engine whose answers are learned from
         self.log = AnswerLog(cfg.learn, cfg.traffic_dir, target)
-        if self.log.memory is not None:
-            self.engines[LEARNING].use_memory(self.log.memory)
-        self.drafters = [LearnedDrafters(self.engines[name], runs, cfg.traffic_dir) for name in (EXPERTS, LEARNING)]
+        if self.log.memory is not None and cfg.retrieval:
+            self.engines[self.recorded].use_memory(self.log.memory)
+        self.drafters = [LearnedDrafters(self.engines[name], runs, cfg.traffic_dir) for name in learning]
         self.learner = TrafficLearner(cfg, target, train)
 
     def run(
@@ -160,7 +183,7 @@ class TrafficReplay:
             for name, row in rows.items():
                 traffic.answers[name].append(row.answer)
             if number < len(prompts):
-                self.log.add(rows[LEARNING], self.log.num_erasures)
+                self.log.add(rows[self.recorded], self.log.num_erasures)
             if number < len(prompts) and (number + 1) % ROUND == 0:
                 self.log.writer.flush()
                 if (version := self.learner.round()) is not None:
@@ -176,7 +199,7 @@ class TrafficReplay:
         engine = self.engines[name]
         tokens, rule = engine.read(prompt, self.cfg.max_new_tokens)
         batch = engine.open_batch()
-        joining = batch.begin(tokens, rule, outputs=RowOutputs() if name == LEARNING else None)
+        joining = batch.begin(tokens, rule, outputs=RowOutputs() if name == self.recorded else None)
         while not batch.advance(joining):
             pass
         while batch.rows:

@@ -12,7 +12,7 @@ from drafterforge.config.names import domain_of
 from drafterforge.router.router import Router
 
 UNKNOWN = "traffic-1"  # the kind of requests that the router does not recognise
-LEAST_PROBABILITY = 0.8  # of a label, to be the kind of a request
+LEAST_PROBABILITY = 0.95  # of a label, to be the kind of a request: routers are overconfident of unknown kinds
 
 
 def traffic_kind(router: Router | None, features: Tensor) -> str:

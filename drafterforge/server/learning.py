@@ -36,7 +36,7 @@ STEADY_S = 600.0  # a process that runs as long has started well
 LONGEST_PAUSE_S = 60.0  # between starts of a process that ends sooner
 MOST_STARTS = 5  # of such a process, until it counts as failed
 LEARNER = "DRAFTERFORGE_LEARNER"  # in the environment of a learner that ends with the server
-LOG = "learner.log"
+LOG, LOG_BYTES = "learner.log", 1 << 20
 
 
 class LearnerProcess:
@@ -60,7 +60,9 @@ class LearnerProcess:
     def _start(self) -> None:
         self.started, self.num_starts = time.monotonic(), self.num_starts + 1
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / LOG, "w") as output:
+        path = self.folder / LOG
+        is_short = path.exists() and path.stat().st_size < LOG_BYTES
+        with open(path, "a" if is_short else "w") as output:  # what ended the process before stays readable
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "drafterforge", *self.command],
                 env={**os.environ, LEARNER: "1"},

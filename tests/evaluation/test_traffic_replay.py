@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from drafterforge.drafters.hybrid.model import HybridDrafter
+from drafterforge.drafters.retrieval.model import ContextIndex, Retrieval
 from drafterforge.evaluation import traffic_replay
-from drafterforge.evaluation.traffic_replay import LEARNING, PLAIN, ReplayedTraffic, gain_over_plain, moving_mat
+from drafterforge.evaluation.traffic_replay import ReplayedTraffic, draft_alone, gains_over_plain, moving_mat
 from drafterforge.runtime.rows import Cycle, Generation
 
 
@@ -25,7 +29,32 @@ def test_a_moving_mean_is_tokens_over_cycles_of_the_last_requests(monkeypatch):
 
 def test_gains_are_ratios_of_tokens_per_second_of_each_seed():
     replays = [
-        ReplayedTraffic(seed, {PLAIN: answers(4, 4, 4), LEARNING: answers(4, 4, 4, seconds=seconds)})
+        ReplayedTraffic(
+            seed,
+            {
+                "autoregressive": answers(4, 4, 4, seconds=3.0),
+                "auto": answers(4, 4, 4),
+                "auto, learned experts": answers(4, 4, 4, seconds=seconds),
+            },
+        )
         for seed, seconds in ((0, 0.5), (1, 2.0))
     ]
-    assert gain_over_plain(replays, LEARNING, range(1, 3)) == pytest.approx([2.0, 0.5])
+    assert gains_over_plain(replays, range(1, 3)) == {"learned experts": pytest.approx([2.0, 0.5])}
+
+
+def test_without_retrieval_nothing_is_looked_up():
+    hybrids = {name: HybridDrafter(neural=None, retrieval=Retrieval()) for name in ("general", "sql")}
+    pool = SimpleNamespace(drafters=hybrids, replace=hybrids.__setitem__)
+
+    def matches() -> list[int]:
+        counts = []
+        for hybrid in hybrids.values():
+            index = ContextIndex(hybrid.retrieval.spec)
+            index.append([1, 2, 3] * 10)
+            counts.append(len(index.occurrences()))
+        return counts
+
+    assert min(matches()) > 0
+    draft_alone(pool)
+    assert matches() == [0, 0]
+    assert hybrids["general"].retrieval is hybrids["sql"].retrieval  # so they share an index

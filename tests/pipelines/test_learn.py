@@ -244,6 +244,12 @@ def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, m
     }
     page = (pool.artifact("reports", "traffic") / "report.html").read_text()
     assert "MAT by request, moving mean" in page and "a learned drafter joins, after 16 requests" in page
+    alone = ("retrieval=false", "limit=6", "max_new_tokens=10", "name=alone", f"learn.folder={tmp_path / 'alone'}")
+    assert pool("learn", "replay", str(log), *alone).code == 0
+    report = json.loads((pool.artifact("reports", "alone") / "report.json").read_text())
+    methods = ["autoregressive", "auto without retrieval", "auto without retrieval, learned experts"]
+    assert [row["method"] for row in report["rows"][:3]] == methods
+    assert all(row["mismatches"] == 0 for row in report["rows"])
     assert "type a smaller one" in pool("learn", "replay", str(log), "max_new_tokens=100000").one_line()
     assert "a replay begins without traffic" in pool("learn", "replay", str(log), *typed).one_line()
     assert "type `drafterforge learn replay LOG.jsonl" in pool("learn", "replay").one_line()

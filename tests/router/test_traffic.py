@@ -36,7 +36,7 @@ def advised(router: TrafficRouter, names: list[str] = NAMES) -> str:
     return names[int(router.advice([1, 2, 3], FEATURES, names, None).argmax())]
 
 
-@pytest.mark.parametrize(("certainty", "kind"), [(0.95, "sql"), (0.6, UNKNOWN), (0.05, "general")])
+@pytest.mark.parametrize(("certainty", "kind"), [(0.97, "sql"), (0.85, UNKNOWN), (0.6, UNKNOWN), (0.03, "general")])
 def test_a_kind_is_a_label_that_the_router_is_certain_of(certainty, kind):
     assert traffic_kind(Certain(certainty), FEATURES) == kind
 
