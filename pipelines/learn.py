@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from drafterforge.artifacts.bundles import bundle_dir
 from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, lock_learner, update_record
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
@@ -120,11 +121,14 @@ def export_learned(cfg: Config) -> None:
     names = [version.name for version in LearnedRecord.read(cfg.traffic_dir).of_state(JOINED)]
     if not names:
         raise ConfigError("no expert that was learned from traffic drafts; type `drafterforge learn status`")
+    config = ExportConfig(target=cfg.target, bundle=cfg.name, runs_dir=cfg.runs_dir)
+    if (bundle := bundle_dir(config)).exists():
+        raise ConfigError(f"{bundle} exists already; type name=OTHER")
     folders = [artifact_dir(cfg.runs_dir, cfg.target.folder_name, "drafters", name) for name in names]
     parents = [parent for folder in folders for parent in Manifest.read(folder).parents]
     generalists = dict.fromkeys(parent["name"] for parent in parents if parent["kind"] == "drafters")
     pool = PoolConfig(drafters=[*generalists, *(name for name in names if name not in generalists)])
-    path = export.run(ExportConfig(target=cfg.target, pool=pool, bundle=cfg.name, runs_dir=cfg.runs_dir))
+    path = export.run(replace(config, pool=pool))
     print(f"wrote {path}; next: drafterforge serve bundle={cfg.name}")
 
 

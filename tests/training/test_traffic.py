@@ -195,6 +195,13 @@ def test_rolling_back_again_and_again_ends_at_the_drafters_before(rounds):
     assert drafting == [{"sql": "sql-traffic-v2"}, {}]
 
 
+def test_a_bundle_is_not_replaced_and_the_error_says_what_to_type(rounds):
+    rounds.round()
+    (Path(rounds.cfg.runs_dir) / rounds.target.name / "bundles" / "traffic").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"bundles/traffic exists already; type name=OTHER"):
+        rounds.command("export_learned")
+
+
 def test_two_processes_do_not_learn_from_one_folder(tmp_path):
     lock = lock_learner(tmp_path)
     with pytest.raises(ConfigError, match="another process learns from"):
