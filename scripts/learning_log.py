@@ -57,8 +57,8 @@ def requests(options: argparse.Namespace) -> list[dict[str, Any]]:
     kind, _, share = options.poison.partition("=")
     if options.poison and (kind not in KINDS or not 0 < float(share or "nan") < 1):
         raise DrafterforgeError(f"--poison={options.poison} must be random=SHARE or flood=SHARE, with SHARE in (0, 1)")
-    others = [row["messages"] for path in options.without for row in read(path)]
-    rows = [row for row in read(options.prompts) if options.source in row["source"] and row["messages"] not in others]
+    excluded = [row["messages"] for path in options.without for row in read(path)]
+    rows = [row for row in read(options.prompts) if options.source in row["source"] and row["messages"] not in excluded]
     poisoned = round(options.requests * float(share)) if options.poison else 0
     traffic = options.requests - poisoned
     if len(rows) < traffic:

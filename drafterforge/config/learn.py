@@ -29,13 +29,13 @@ class LearnConfig:
     max_age_h: float = setting(168.0, "hours after which recorded answers are deleted")
     sample: float = setting(1.0, "share of requests that are recorded")
     client_tokens: int = setting(65536, "tokens that are recorded of one client address in an hour at most")
-    memory_tokens: int = setting(131072, "newest tokens of answers that retrieval looks up; 0: none")
+    memory_tokens: int = setting(131072, "tokens of answers that retrieval looks up, the answers used last; 0: none")
     train: bool = setting(True, "train LoRA experts of what is recorded, in a process of their own")
-    min_answers: int = setting(128, "new answers of a kind of traffic, for each training on it")
-    held_out: int = setting(24, "newest requests of a kind that judge a new expert; half as many validate its training")
+    min_answers: int = setting(128, "answers to new prompts of a kind of traffic, for each training on it")
+    held_out: int = setting(24, "newest prompts of a kind that judge a new expert; half as many validate its training")
     steps: int = setting(200, "optimiser steps of a training")
     max_experts: int = setting(4, "experts learned from traffic that draft at a time; the one that gains least leaves")
-    cpu_share: float = setting(0.25, "share of this machine's cores that training uses, besides idle ones")
+    cpu_share: float = setting(0.25, "largest share of this machine's cores that training uses")
     device: str = setting("cpu", "device that training uses, as in target.device=")
 
     def __post_init__(self) -> None:

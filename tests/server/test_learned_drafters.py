@@ -47,8 +47,8 @@ def test_a_version_with_the_name_of_a_deleted_one_that_did_not_open_joins(drafte
 
 
 def test_a_drafter_that_the_engine_refuses_keeps_no_other_from_joining_or_leaving(drafters, monkeypatch, caplog):
-    others = [replace(VERSION, name=f"{kind}-traffic-v{n}", kind=kind) for n, kind in ((1, "sql"), (2, "chat"))]
-    update_record(drafters.folder, lambda record: replace(record, versions=[others[1]]))
+    experts = [replace(VERSION, name=f"{kind}-traffic-v{n}", kind=kind) for n, kind in ((1, "sql"), (2, "chat"))]
+    update_record(drafters.folder, lambda record: replace(record, versions=[experts[1]]))
     assert follow(drafters) == ["general", "chat-traffic-v2"]
 
     def add(name: str, drafter: Retrieval) -> None:
@@ -57,7 +57,7 @@ def test_a_drafter_that_the_engine_refuses_keeps_no_other_from_joining_or_leavin
         drafters.pool.add(name, drafter)
 
     monkeypatch.setattr(drafters.engine, "add_drafter", add)
-    update_record(drafters.folder, lambda record: replace(record, versions=[others[0], VERSION]))
+    update_record(drafters.folder, lambda record: replace(record, versions=[experts[0], VERSION]))
     drafters.learned |= {"chat-traffic-v2"}
     assert follow(drafters) == ["general", "traffic-1-v1"]
     assert "sql-traffic-v1 does not join: its weights cannot be stacked" in caplog.text
