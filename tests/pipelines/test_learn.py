@@ -31,7 +31,7 @@ from drafterforge.server import learning
 from drafterforge.server.learning import LOG, LearnedDrafters, LearnerProcess
 from drafterforge.targets.capture import FeatureCapture
 from drafterforge.targets.load import Target, load_target
-from drafterforge.training.traffic import TrafficLearner
+from drafterforge.training.traffic import Pace, TrafficLearner
 from drafterforge.training.traffic_gate import Gain, Verdict
 from tests.server.conftest import eventually, serving
 
@@ -145,14 +145,30 @@ def test_an_expert_that_is_not_better_is_rejected_and_deleted(pool, learner, mon
     assert "no expert that was learned" in pool("learn", "rollback").one_line()
 
 
-def test_deleting_while_an_expert_is_trained_deletes_it_too(pool, learner, monkeypatch):
-    def judge(*args) -> Verdict:
+@pytest.mark.parametrize("moment", ["training", "judging"])
+def test_deleting_while_an_expert_is_learned_deletes_it_too(pool, learner, monkeypatch, moment):
+    check, judged = Pace.on_train_batch_end, []
+
+    def delete() -> None:
         assert pool("learn", "delete").code == 0
+
+    def after_a_batch(self: Pace, *args) -> None:
+        delete()
+        check(self, *args)
+
+    def judge(*args) -> Verdict:
+        judged.append(moment)
+        delete()
         return BETTER
 
     monkeypatch.setattr(TrafficLearner, "judge", judge)
+    if moment == "training":
+        monkeypatch.setattr(Pace, "on_train_batch_end", after_a_batch)
     assert learner.round() is None and LearnedRecord.read(learner.folder).versions == []
-    assert not pool.artifact("drafters", "traffic-1-v1").exists()
+    assert judged == ([] if moment == "training" else [moment])  # training ends at the next batch
+    for kind in ("drafters", "answers"):
+        assert not [*(pool.runs / "tiny" / kind).glob("*traffic-1-v1*")]
+        assert not [*(pool.runs / "tiny" / kind).glob(".traffic-1-v1*")]
 
 
 def test_killed_at_any_time_a_learner_leaves_no_half_artifact(pool, monkeypatch):
