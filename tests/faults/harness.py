@@ -8,6 +8,7 @@ file sizes; a clock that jumps.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import mmap
@@ -19,7 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,6 +35,7 @@ from drafterforge.errors import DrafterforgeError
 
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate"}
 LIMIT_S = 300.0  # longest time of a command
+PIPE_BYTES = 1 << 20  # more than a command prints
 VARIES = ("logs", MANIFEST)  # parts of an artifact that hold times
 
 
@@ -119,27 +121,51 @@ def _files(folder: Path) -> list[Path]:
 Hinder = Callable[[FileLayer], None]  # called in the child before the command
 
 
-def start(
-    command: Command, options: Sequence[str], runs: Path, output: Path, hinder: Hinder | None
-) -> tuple[int, mmap.mmap]:
-    """Fork a process that runs the command; returns its id, and where it counts changes of files."""
-    events = mmap.mmap(-1, 8)
-    output.write_bytes(b"")  # the child may be killed before it opens it
-    ends = {signal.SIGINT, signal.SIGTERM}
+@dataclass(frozen=True)
+class Process:
+    """A forked process that runs a command."""
+
+    child: int  # its id
+    events: mmap.mmap  # where it counts changes of files
+    printed: int  # file descriptor of what it prints: a pipe, which no limit on files hinders
+    began: float = field(default_factory=time.monotonic)
+
+    def finish(self) -> Ending:
+        """Wait for its end."""
+        while True:
+            pid, status = os.waitpid(self.child, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() > self.began + LIMIT_S:
+                os.kill(self.child, signal.SIGKILL)
+            time.sleep(0.005)
+        seconds, code = time.monotonic() - self.began, os.waitstatus_to_exitcode(status)
+        os.set_blocking(self.printed, False)  # processes that it has started may hold the other end
+        with open(self.printed, "rb", buffering=0) as pipe:
+            printed = (pipe.readall() or b"").decode(errors="replace")
+        return Ending(code, printed, int.from_bytes(self.events[:], "little"), seconds)
+
+
+def start(command: Command, options: Sequence[str], runs: Path, hinder: Hinder | None) -> Process:
+    """Fork a process that runs the command."""
+    events, ends = mmap.mmap(-1, 8), {signal.SIGINT, signal.SIGTERM}
+    printed, printing = os.pipe()
+    fcntl.fcntl(printing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # until the child is in its `try`: it must not go on as its parent
     child = os.fork()
     if child:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
-        return child, events
+        os.close(printing)
+        return Process(child, events, printed)
     code = 1
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        sys.stdout = sys.stderr = open(output, "a", buffering=1)  # noqa: SIM115 (until the process ends)
+        os.dup2(printing, 1)
+        os.dup2(printing, 2)
+        os.close(printing)
+        sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (until the process ends)
         torch.set_num_threads(1)  # torch's thread pool is made again, before several threads ask for it
         layer = FileLayer(runs, events)
         if hinder is not None:
@@ -154,23 +180,10 @@ def start(
 
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        os._exit(code)
-
-
-def finish(child: int, events: mmap.mmap, output: Path, began: float) -> Ending:
-    """Wait for a process."""
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            break
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-        time.sleep(0.005)
-    code = os.waitstatus_to_exitcode(status)
-    printed = output.read_text(errors="replace")
-    return Ending(code, printed, int.from_bytes(events[:], "little"), time.monotonic() - began)
+        try:
+            sys.stdout.flush()
+        finally:
+            os._exit(code)
 
 
 @dataclass
@@ -191,23 +204,20 @@ class Bench:
         self, command: Command, runs: Path, hinder: Hinder | None = None, after_s: float = -1, number: int = 0
     ) -> Ending:
         """Run the command; after `after_s` seconds it gets the signal `number`."""
-        output, began = self.folder / "output", time.monotonic()
-        child, events = start(command, self.options, runs, output, hinder)
+        process = start(command, self.options, runs, hinder)
         if after_s >= 0:
             while (
-                time.monotonic() - began < after_s
-                and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+                time.monotonic() - process.began < after_s
+                and os.waitid(os.P_PID, process.child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
             ):
                 time.sleep(0.002)
-            os.kill(child, number)
-        return finish(child, events, output, began)
+            os.kill(process.child, number)
+        return process.finish()
 
     def run_twice_at_once(self, command: Command, runs: Path) -> list[Ending]:
         """Two processes run the command at the same time."""
-        outputs = [self.folder / f"output{number}" for number in range(2)]
-        began = time.monotonic()
-        started = [start(command, self.options, runs, output, None) for output in outputs]
-        return [finish(*process, output, began) for process, output in zip(started, outputs, strict=True)]
+        processes = [start(command, self.options, runs, None) for _ in range(2)]
+        return [process.finish() for process in processes]
 
 
 def content(command: Command, runs: Path) -> dict[str, str]:

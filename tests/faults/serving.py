@@ -30,9 +30,8 @@ class Server:
     def __init__(self, bench: Bench, runs: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port = listener.getsockname()[1]
-        self.output, self.began = bench.folder / "output", time.monotonic()
         command = Command("serve", ("serve", f"port={self.port}", *LEARNING), ())
-        self.child, self.events = harness.start(command, bench.options, runs, self.output, None)
+        self.process = harness.start(command, bench.options, runs, None)
 
     def ask(self, wait_s: float = START_S) -> list[int] | None:
         """The token ids of an answer; None if the server has ended."""
@@ -48,8 +47,8 @@ class Server:
 
     def end(self, number: int) -> harness.Ending:
         """Send a signal and wait."""
-        os.kill(self.child, number)
-        return harness.finish(self.child, self.events, self.output, self.began)
+        os.kill(self.process.child, number)
+        return self.process.finish()
 
 
 def kill_server(bench: Bench, chance: random.Random) -> Outcome:

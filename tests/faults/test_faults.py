@@ -47,6 +47,14 @@ def test_a_signal_before_the_command_ends_its_process_only(trials, number):
     assert trials.bench.run(command, runs).code == 0
 
 
+def test_a_command_without_output_ends_its_process_only(tmp_path):
+    def close(layer: harness.FileLayer) -> None:
+        os.close(1)
+
+    process = harness.start(Command("none", ("doctor",), ()), (), tmp_path, close)
+    assert process.finish().code >= 0
+
+
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "kill"])
 def test_a_hindered_command_ends_in_one_line_and_leaves_the_same_artifact(trials, fault):
     outcome = trials.run(BY_NAME["eagle3" if fault == "power" else "prepare-data"], fault)
@@ -76,7 +84,7 @@ def test_a_power_cut_loses_what_is_not_synced(tmp_path):
         os.rename(tmp_path / "synced", tmp_path / "renamed")
         layer.cut_power()
 
-    child, events = harness.start(Command("none", ("doctor",), ()), (), tmp_path, tmp_path / "output", write)
-    assert harness.finish(child, events, tmp_path / "output", 0.0).code == -signal.SIGKILL
+    process = harness.start(Command("none", ("doctor",), ()), (), tmp_path, write)
+    assert process.finish().code == -signal.SIGKILL
     contents = [(tmp_path / name).read_bytes() for name in ("old", "lost", "renamed")]
     assert contents == [b"old", bytes(4), b"synced"]
