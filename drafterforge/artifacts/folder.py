@@ -27,7 +27,7 @@ from drafterforge.artifacts.atomic import (
 )
 from drafterforge.artifacts.manifest import MANIFEST, Manifest, first_difference, plain_json
 from drafterforge.config.renamed import with_present_keys
-from drafterforge.errors import ArtifactError, shorten
+from drafterforge.errors import ArtifactError, quote, shorten
 
 COMMANDS = {  # that make each kind of artifact
     "answers": "prepare-data",
@@ -116,18 +116,18 @@ def open_artifact(
     manifest = _read_complete(path, kind, verify)
     if manifest.kind != kind:
         raise ArtifactError(
-            f"{path} holds {manifest.kind} {manifest.name!r}, expected {kind}; "
+            f"{path} holds {shorten(manifest.kind)} {quote(manifest.name)}, expected {kind}; "
             f"type `drafterforge {COMMANDS.get(kind, 'inspect PATH')}` to make them"
         )
     if target_fingerprint is not None and manifest.target_fingerprint != target_fingerprint:
         raise ArtifactError(
-            f"{path} was made for target {manifest.target!r} with fingerprint "
-            f"{manifest.target_fingerprint}, but target {target or manifest.target!r} has "
+            f"{path} was made for target {quote(manifest.target)} with fingerprint "
+            f"{shorten(manifest.target_fingerprint)}, but target {target or manifest.target!r} has "
             f"fingerprint {target_fingerprint}; {_target_hint(manifest, target)}"
         )
     if target_fingerprint is None and target is not None and manifest.target != target:
         raise ArtifactError(
-            f"{path} was made for target {manifest.target!r}, but the target is {target!r}; "
+            f"{path} was made for target {quote(manifest.target)}, but the target is {target!r}; "
             f"{_target_hint(manifest, target)}"
         )
     return manifest
@@ -304,4 +304,4 @@ def _target_hint(manifest: Manifest, target: str | None) -> str:
     command = f"drafterforge {COMMANDS.get(manifest.kind, 'inspect PATH')}"
     if target is None or target == manifest.target:
         return f"type `{command} overwrite=true` to make it again for this target"
-    return f"type target={manifest.target}, or `{command}` to make one for this target"
+    return f"type target={shorten(manifest.target)}, or `{command}` to make one for this target"

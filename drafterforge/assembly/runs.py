@@ -177,7 +177,8 @@ def is_language_model(folder: Path) -> bool:
 
 def domain_of(manifest: Manifest) -> str:
     """The domain that a drafter was trained for; `general` if its manifest names none."""
-    return manifest.config.get("domain") or GENERAL
+    domain = manifest.config.get("domain")
+    return domain if domain and isinstance(domain, str) else GENERAL
 
 
 def has_parent_drafter(manifest: Manifest) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from drafterforge.data.chat import Message
 from drafterforge.data.sources import dataset_errors, json_lines, parse_messages
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 
 BENCHMARKS = {  # benchmark -> our domain
     "mt_bench": "chat",
@@ -109,7 +109,7 @@ def load_questions(
             raise ArtifactError(f"{where} holds no questions; {HINT}")
         for question in loaded:
             if question.id in origins:
-                raise ArtifactError(f"{where} and {origins[question.id]} both have the id {question.id!r}")
+                raise ArtifactError(f"{where} and {origins[question.id]} both have the id {quote(question.id)}")
         origins |= {question.id: where for question in loaded}
         questions += sample_evenly(loaded, limit, seed) if limit else loaded
     return questions
@@ -210,7 +210,7 @@ def _parser(suite: str, system: str) -> Parse:
         question = _question(record, number, suite, system)
         first = seen.setdefault(question.id, number)
         if first != number:
-            raise ValueError(f"the id {question.id!r} a second time (first in {first})")
+            raise ValueError(f"the id {quote(question.id)} a second time (first in {first})")
         return question
 
     return parse
@@ -246,7 +246,7 @@ def _turns(record: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     if isinstance(turns, str):
         turns = [turns]
     if not isinstance(turns, list | tuple) or not turns:
-        keys = ", ".join(sorted(record)) or "none"
+        keys = shorten(", ".join(sorted(record))) or "none"
         raise ValueError(f"no turns (keys: {keys}), wanted {EXAMPLE}")
     for number, turn in enumerate(turns, start=1):
         if not isinstance(turn, str) or not turn.strip():

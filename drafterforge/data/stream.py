@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import lock_folder, report_write_errors, save_json_atomic, write_bytes_atomic
+from drafterforge.artifacts.json_input import parse_as
 from drafterforge.data.served import ServedAnswer, encode_served
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError, ConfigError, shorten
 
 log = logging.getLogger(__name__)
 GB = 10**9
@@ -65,13 +66,16 @@ class StreamRecord:
     @staticmethod
     def read(folder: Path) -> StreamRecord | None:
         """The record of a stream; None where none begins."""
+        path = folder / RECORD
         try:
-            values = json.loads((folder / RECORD).read_text())
-            return StreamRecord(**{entry.name: values[entry.name] for entry in fields(StreamRecord)})
+            values = json.loads(path.read_text())
+            values = {entry.name: values[entry.name] for entry in fields(StreamRecord)}
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError) as error:
-            raise ArtifactError(f"{folder / RECORD} is no record of a stream ({error}); type another folder") from None
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            reason = shorten(error)
+            raise ArtifactError(f"{path} is no record of a stream ({reason}); type another folder") from None
+        return parse_as(StreamRecord, values, str(path))
 
     def has(self, number: int) -> bool:
         """Whether the answer to the prompt of this number is in a counted shard."""

@@ -9,7 +9,7 @@ from drafterforge.drafters.causal_lm.kind import CausalLMKind
 from drafterforge.drafters.eagle3.kind import Eagle3Kind
 from drafterforge.drafters.hybrid.kind import HybridKind
 from drafterforge.drafters.retrieval.kind import RetrievalKind
-from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.errors import ConfigError, DrafterforgeError, quote
 
 KINDS: dict[str, DrafterKind] = {}
 
@@ -64,5 +64,7 @@ def kind_of(drafter: Drafter, name: str = "drafter") -> DrafterKind:
 
 
 def manifest_kind(config: dict) -> str:
-    """Name of the kind in a manifest's config."""
-    return config.get("drafter", {}).get("kind", DEFAULT)
+    """Name of the kind in a manifest's config, which may be forged: then there is no kind of this name."""
+    drafter = config.get("drafter", {})
+    kind = drafter.get("kind", DEFAULT) if isinstance(drafter, dict) else drafter
+    return kind if isinstance(kind, str) else quote(kind)

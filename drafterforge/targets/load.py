@@ -22,7 +22,7 @@ from transformers.utils import logging as logging_of_transformers
 
 from drafterforge.config.progress import say
 from drafterforge.config.target import TargetConfig
-from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, shorten
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, quote, shorten
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
 from drafterforge.targets.device import choose_device, choose_dtype, widens
@@ -170,12 +170,19 @@ def _download(config: TargetConfig) -> Path:
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of the model in `folder`."""
     try:
-        return AutoTokenizer.from_pretrained(folder, config=read_config(folder), trust_remote_code=False)
+        return _read_tokenizer(folder, read_config(folder))
     except DrafterforgeError:
         raise
     except Exception as error:  # tokenizers and transformers raise errors of their own
         reason = shorten(error, 200) or type(error).__name__
         raise ArtifactError(f"{folder} has no tokenizer that can be loaded ({reason})") from error
+
+
+def _read_tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBase:
+    tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False)
+    if not isinstance(limit := tokenizer.model_max_length, int | float):  # transformers compares it with lengths
+        raise ArtifactError(f"{folder}: its tokenizer has model_max_length={quote(limit)}, expected a number")
+    return tokenizer
 
 
 @dataclass(frozen=True)
@@ -228,7 +235,7 @@ def load_target(config: TargetConfig, tapped: bool = True) -> Target:
         plain = {"trust_remote_code": False}  # otherwise transformers may ask whether to run code that the config names
         model_config = read_config(folder)
         check_sizes(model_config, folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder, config=model_config, **plain)
+        tokenizer = _read_tokenizer(folder, model_config)
         devices = device_map(config, model_config, dtype, device) if config.device_map else {}
         spread = {"device_map": devices} if devices else {}
         if DISK in devices.values():

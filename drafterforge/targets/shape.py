@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from drafterforge.artifacts.json_input import read_json
+from drafterforge.artifacts.json_input import MAX_NUMBER, read_json
 from drafterforge.config.target import TargetConfig
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError, ConfigError, quote
 from drafterforge.targets.smollm2 import ensure_smollm2
 
 DRAFTER_LAYERS = 1
 COUNTS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+OPTIONAL_COUNTS = ("num_key_value_heads", "head_dim")
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,12 @@ class ModelShape:
         """Read a config.json."""
         content = read_json(path)
         config = content.get("text_config", content) if isinstance(content, dict) else {}
-        if missing := [name for name in COUNTS if type(config.get(name)) is not int or config[name] < 1]:
-            raise ArtifactError(f"{path} has no {missing[0]}; wanted the config of a decoder of the Llama kind")
+        config = config if isinstance(config, dict) else {}
+        given = [name for name in OPTIONAL_COUNTS if config.get(name) is not None]
+        for name in (*COUNTS, *given):
+            if type(config.get(name)) is not int or not 1 <= config[name] <= MAX_NUMBER:
+                odd = f"has {name}={quote(config[name])}" if name in config else f"has no {name}"
+                raise ArtifactError(f"{path} {odd}; wanted the config of a decoder of the Llama kind")
         hidden, layers, heads, intermediate, vocab = (config[name] for name in COUNTS)
         return ModelShape(
             hidden=hidden,

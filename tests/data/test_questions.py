@@ -138,6 +138,7 @@ def test_data_sets_on_disk_and_of_the_hub_are_read_as_files_are(tmp_path, monkey
         (question_row(3) | {"category": 5}, "found category=5, wanted text"),
         (question_row(3) | {"domain": ["x"]}, r"found domain=\['x'\], wanted text"),
         (question_row(3) | {"question_id": [1]}, r"found the id \[1\], wanted text or a whole number"),
+        ({"two\n\u2028lines": 1}, r"found no turns \(keys: two lines\), wanted"),
         (question_row(1), r"found the id 'gsm8k-1' a second time \(first in 1\)"),
         (
             {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -211,6 +212,15 @@ def test_mistakes_are_one_line(tmp_path):
     (tmp_path / "e" / "stream.json").write_text("{")
     with pytest.raises(ArtifactError, match="is no record of a stream"):
         StreamReader(tmp_path / "e", "reader")
+
+
+@pytest.mark.parametrize("key", ["limit_bytes", "taps", "labels", "shards", "below", "more"])
+def test_a_forged_record_of_a_stream_is_refused(tmp_path, key):
+    write(tmp_path, range(2)).close(5)
+    path = tmp_path / "stream.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: "x"}))
+    with pytest.raises(ArtifactError, match=rf"stream\.json\.{key} is 'x', expected"):
+        StreamRecord.read(tmp_path)
 
 
 def ring_of(

@@ -73,9 +73,23 @@ def test_a_config_json_is_enough(tmp_path):
     assert ModelShape.read(path) == SHAPE
     path.write_text(json.dumps({"text_config": TOY | {"head_dim": 3}, "tie_word_embeddings": False}))
     assert (ModelShape.read(path).head_dim, ModelShape.read(path).tied) == (3, False)
-    path.write_text(json.dumps(TOY | {"num_attention_heads": "four"}))
+    del (content := dict(TOY))["num_attention_heads"]
+    path.write_text(json.dumps(content))
     with pytest.raises(ArtifactError, match="has no num_attention_heads"):
         ModelShape.read(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"text_config": 3}, {"num_attention_heads": "four"}, {"num_key_value_heads": "x" * 5000}, {"head_dim": 10**400}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_size_that_is_no_number_is_refused(tmp_path, change):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TOY | change))
+    with pytest.raises(ArtifactError, match="wanted the config of a decoder of the Llama kind") as caught:
+        ModelShape.read(path)
+    assert len(str(caught.value)) < len(str(path)) + 200
 
 
 def test_weights_are_counted():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import random
@@ -17,12 +18,14 @@ from hypothesis import strategies as st
 from drafterforge.artifacts.folder import hash_files
 from drafterforge.artifacts.manifest import MANIFEST, Manifest, canonical_json
 from drafterforge.assembly.bundles import open_bundle
+from drafterforge.assembly.runs import RunsFolder, open_for_decoding
 from drafterforge.bundle.archive import pack, unpack
 from drafterforge.bundle.record import BUNDLE
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.commands import InspectConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
+from drafterforge.data.chat import prompt_ids
 from drafterforge.data.features import FeatureSet
 from drafterforge.drafters.retrieval.model import Datastore
 from drafterforge.interop.published_heads import read_head
@@ -34,6 +37,7 @@ from drafterforge.router.router import Router
 from drafterforge.schedulers.latency import read_profile
 from drafterforge.schedulers.policy import load_policy
 from drafterforge.targets.load import Target, load_target
+from drafterforge.targets.shape import ModelShape
 from tests.bundle.builders import facts_of, random_block, random_drafter
 from tests.bundle.conftest import edit, rehash, write_parts
 from tests.fuzz.harness import Reader
@@ -167,14 +171,19 @@ def manifests(folder: Path) -> Reader:
     path = Path(shutil.copytree(STORED / "artifacts/tiny/latency/general", folder / "manifests"))
 
     def read(file: str) -> None:
-        with suppress(ValueError, RecursionError, AttributeError, KeyError, TypeError):
-            content = json.loads((path / MANIFEST).read_bytes())
-            content.pop("digest", None)
-            digest = hashlib.sha256(canonical_json(content)).hexdigest()
-            (path / MANIFEST).write_text(json.dumps({**content, "digest": digest}))
+        put_digest_right(path)
         inspect.run(InspectConfig(path=str(path), runs_dir=str(folder / "runs")))
 
     return several_files("manifests", path, [MANIFEST], keys_of(path / MANIFEST), read)
+
+
+def put_digest_right(folder: Path) -> None:
+    """Give a damaged manifest the digest of its content, if it has one."""
+    with suppress(ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        content = json.loads((folder / MANIFEST).read_bytes())
+        content.pop("digest", None)
+        digest = hashlib.sha256(canonical_json(content)).hexdigest()
+        (folder / MANIFEST).write_text(json.dumps({**content, "digest": digest}))
 
 
 def tensors(folder: Path) -> Reader:
@@ -216,6 +225,37 @@ def blocks(folder: Path) -> Reader:
     return several_files(
         "blocks", path, ["config.json", "model.safetensors"], keys, lambda file: read_head(path, facts) and None
     )
+
+
+def targets(folder: Path) -> Reader:
+    """The folder of a target, loaded and asked to read a message; its weights are intact."""
+    path = save_tiny_target(folder / "targets")
+    files = sorted(file.name for file in path.iterdir() if file.suffix != ".safetensors")
+
+    def read(file: str) -> None:
+        if file == "config.json":
+            shape = ModelShape.read(path / file)
+            _ = shape.num_weights, shape.drafter_weights(10, True), shape.cache_bytes(2)
+        target = load_target(TargetConfig(name="tiny", source="hf", model=str(path), dtype="float32"))
+        prompt_ids(target.tokenizer, [{"role": "user", "content": "hi"}])
+        target.tokenizer.decode([1, 2, 3])
+
+    return several_files("targets", path, files, keys_of(*path.glob("*.json")), read)
+
+
+def drafters(folder: Path) -> Reader:
+    """The manifest of a LoRA expert with the right digest; the expert is opened to decode."""
+    runs = Path(shutil.copytree(STORED / "artifacts", folder / "drafters"))
+    path = runs / "tiny/drafters/sql"
+    target = load_target(TargetConfig(name="tiny", source="hf", model=str(STORED / "target"), dtype="float32"))
+
+    def read(file: str) -> None:
+        put_digest_right(path)
+        RunsFolder(str(runs), target, quiet=True).summaries()
+        open_for_decoding(path, target)
+
+    reader = several_files("drafters", path, [MANIFEST], keys_of(path / MANIFEST), read)
+    return dataclasses.replace(reader, folder=runs)
 
 
 def answers(folder: Path) -> Reader:

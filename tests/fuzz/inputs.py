@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import random
 import socket
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from drafterforge.cli import COMMANDS
 from drafterforge.config import compose
 from drafterforge.config.catalogue import command_groups, config_keys, group_choices
+from drafterforge.data.questions import load_questions
 from drafterforge.data.sources import jsonl_rows
 from drafterforge.errors import DrafterforgeError
 from drafterforge.prompts.files import read_tasks, read_yaml
@@ -116,6 +118,24 @@ def jsonl(folder: Path) -> Reader:
 
     structured = documents(keys).map(lambda content: json.dumps(content).encode() + b"\n")
     return Reader("jsonl", read, folder, seeds, mixed(mutate_json, mutate_bytes), structured)
+
+
+def questions(folder: Path) -> Reader:
+    """A file of benchmark questions."""
+    path = folder / "gsm8k.jsonl"
+    rows = [
+        {"question_id": 1, "category": "math", "turns": ["How many?", "And now?"], "reference": ["Two."]},
+        {"id": "a", "domain": "sql", "messages": [{"role": "user", "content": "Count."}], "category": "c"},
+    ]
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        for question in load_questions(path):
+            json.dumps(dataclasses.asdict(question), ensure_ascii=False).encode()
+
+    structured = documents(sorted({*rows[0], *rows[1]})).map(lambda content: json.dumps(content).encode() + b"\n")
+    seeds = [json.dumps(row).encode() + b"\n" for row in rows]
+    return Reader("questions", read, folder, seeds, mixed(mutate_json, mutate_bytes), structured)
 
 
 def requests(folder: Path) -> Reader:

@@ -11,22 +11,25 @@ from tests.fuzz.artifacts import (
     blocks,
     bundles,
     datastores,
+    drafters,
     features,
     heads,
     latency,
     manifests,
     policies,
     routers,
+    targets,
     tensors,
     traces,
 )
 from tests.fuzz.harness import Reader
-from tests.fuzz.inputs import grammars, jsonl, overrides, requests
+from tests.fuzz.inputs import grammars, jsonl, overrides, questions, requests
 
 READERS: dict[str, Callable[[Path], Reader]] = {
     "overrides": overrides,
     "grammars": grammars,
     "jsonl": jsonl,
+    "questions": questions,
     "bundles": bundles,
     "manifests": manifests,
     "safetensors": tensors,
@@ -38,6 +41,8 @@ READERS: dict[str, Callable[[Path], Reader]] = {
     "policies": policies,
     "routers": routers,
     "latency": latency,
+    "drafters": drafters,
+    "targets": targets,
     "heads": heads,
     "blocks": blocks,
     "requests": requests,

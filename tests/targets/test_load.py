@@ -133,6 +133,12 @@ def test_a_missing_file_is_named(folder, name, expected):
     assert f"{folder} has no {expected}" in refusal(config_of(folder))
 
 
+def test_a_tokenizer_without_a_sensible_length_is_refused(folder):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": []}))
+    assert "its tokenizer has model_max_length=[], expected a number" in refusal(config_of(folder))
+
+
 @pytest.mark.parametrize("length", [0, 7, 200, 0.5, -1])
 def test_truncated_weights_are_refused(folder, length):
     path = folder / "model.safetensors"

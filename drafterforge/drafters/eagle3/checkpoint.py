@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from drafterforge.artifacts.json_input import read_json
-from drafterforge.artifacts.locate import SHIPPED
+from drafterforge.artifacts.locate import SHIPPED, is_folder_name
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.config.hints import taps_flag
 from drafterforge.drafters.eagle3.lora import ADAPTER, Adapter, load_adapter, merge
@@ -74,6 +74,8 @@ def generalist_of(folder: Path) -> Path | None:
     if len(parents) != 1:
         raise ArtifactError(f"{folder} names {len(parents)} generalists, wanted one; train it again")
     name, digest = parents[0]["name"], parents[0]["sha256"]
+    if not is_folder_name(name):
+        raise ArtifactError(f"{folder} names the generalist {quote(name)}, wanted a plain folder name; train it again")
     sibling = folder.absolute().with_name(name)
     candidates = [
         path for path in (sibling, SHIPPED / sibling.parts[-3] / "drafters" / name) if (path / MANIFEST).is_file()
