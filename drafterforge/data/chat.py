@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, shorten
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete character
 _TODAY = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
@@ -124,7 +124,7 @@ def _render(tokenizer: Any, messages: Sequence[Message], generate: bool, date: d
     except Exception as error:  # a template may raise anything
         roles = ", ".join(message["role"] for message in messages) or "none"
         raise ArtifactError(
-            f"the target's chat template refuses the roles ({roles}): {error}; "
+            f"the target's chat template refuses the roles ({shorten(roles)}): {shorten(error, 200)}; "
             "give messages that it accepts, for example one user message"
         ) from error
 

@@ -101,8 +101,8 @@ def measured_costs(target: Target) -> dict[Path, MeasuredCosts]:
 def _read_file(path: Path) -> MeasuredCosts:
     """The content of a file of costs; ArtifactError if it is missing or damaged."""
     content = parse_as(MeasuredCosts, read_json(path), str(path))
-    counts = [int(count) if count.isdecimal() else 0 for count in content.seconds]
-    if len(counts) < 2 or min(counts) != 1 or min(content.seconds.values()) <= 0:
+    counts = content.seconds.keys() & map(str, NODES)  # a table has an entry up to the largest
+    if counts != content.seconds.keys() or len(counts) < 2 or "1" not in counts or min(content.seconds.values()) <= 0:
         raise ArtifactError(f"{path} is damaged (it holds no costs)")
     return content
 

@@ -17,6 +17,7 @@ import numpy as np
 import drafterforge.configs
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.json_input import parse_as, read_json
+from drafterforge.config.runtime import MAX_NODES
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import ActionGrid
 
@@ -40,7 +41,7 @@ class Cycles:
 def hats(values: np.ndarray, knots: Sequence[int]) -> list[np.ndarray]:
     """Weights of the knots for linear interpolation at `values`; they sum to 1."""
     values = np.clip(values, knots[0], knots[-1]).astype(float)
-    return [np.interp(values, knots, np.eye(len(knots))[knot]) for knot in range(len(knots))]
+    return [np.interp(values, knots, weights) for weights in np.eye(len(knots))]
 
 
 def terms(step: str, cycles: Cycles, nodes: Sequence[int], top_ks: Sequence[int]) -> dict[str, np.ndarray]:
@@ -170,8 +171,9 @@ def read_profile(path: Path | str) -> LatencyProfile:
 def _check(profile: _ProfileJson) -> None:
     """Refuse a profile that cannot price a cycle."""
     for key, knots in (("nodes", profile.nodes), ("top_ks", profile.top_ks)):
-        if not knots or knots[0] < 1 or any(knot >= following for knot, following in pairwise(knots)):
-            raise ArtifactError(f"its {key} are {shorten(knots)}; wanted rising numbers from 1 on")
+        rise = all(knot < following for knot, following in pairwise(knots))
+        if not knots or not 1 <= knots[0] <= knots[-1] <= MAX_NODES or not rise:
+            raise ArtifactError(f"its {key} are {shorten(knots)}; wanted rising numbers from 1 to {MAX_NODES}")
     if profile.depth < 1:
         raise ArtifactError(f"its depth is {profile.depth}; wanted 1 or more")
     none = Cycles(*(np.zeros(1) for _ in range(5)))

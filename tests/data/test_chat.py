@@ -124,6 +124,13 @@ def test_a_template_that_prints_the_day_prints_the_one_it_is_given(chatml):
     assert text.startswith("26 Jul 2024 <|im_start|>")
 
 
+def test_what_a_template_refuses_is_quoted_in_part(chatml):
+    tokenizer = retemplated(chatml, "{{ raise_exception('x\n' * 5000) }}")
+    with pytest.raises(ArtifactError, match="refuses the roles") as caught:
+        prompt_ids(tokenizer, [{"role": "user", "content": "hi"}] * 1000)
+    assert len(str(caught.value)) < 500 and "\n" not in str(caught.value)
+
+
 def test_a_template_that_refuses_a_role_is_one_line(chatml):
     tokenizer = retemplated(chatml, "{{ raise_exception('System role not supported') }}")
     with pytest.raises(ArtifactError, match=r"refuses the roles \(system, user\): System role not"):

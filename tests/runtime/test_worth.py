@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -194,6 +196,15 @@ def test_a_damaged_file_of_costs_is_measured_again(target, tmp_path, monkeypatch
     for damage in ("{", '{"device": "cpu", "dtype": "float32", "seconds": {"1": 0.1, "two": 0.2}}'):
         path.write_text(damage)
         assert verify_costs(target).seconds[0] > 0 and path.read_text() != damage
+
+
+@pytest.mark.parametrize("count", [10**9, 10**400, "9" * 5000, "01", "\u0661"], ids=lambda count: str(count)[:12])
+def test_costs_of_strangers_allocate_no_table_of_their_size(target, tmp_path, monkeypatch, count):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / costs_path(target, False).name
+    path.write_text(json.dumps({"device": "cpu", "dtype": "float32", "seconds": {"1": 0.1, str(count): 0.2}}))
+    costs = verify_costs(target, folders=[tmp_path])
+    assert costs.nodes[-1] == room.NODES[-1] and len(costs.table) == room.NODES[-1] + 1  # measured
 
 
 def test_costs_of_this_device_are_read_from_other_folders(target, tmp_path, monkeypatch):

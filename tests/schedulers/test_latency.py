@@ -152,6 +152,15 @@ def test_an_unusable_profile_is_one_line(tmp_path):
     assert "drafterforge calibrate drafter=a grid.num_tokens=[1,2,4,8,20,64] grid.depths=[2]" in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["nodes", "top_ks"])
+def test_a_profile_of_many_knots_costs_no_time(tmp_path, key):
+    path = tmp_path / "latency.json"
+    for numbers in (list(range(1, 100_001)), [1, 2000]):
+        path.write_text(json.dumps(profile().as_json() | {key: numbers}))
+        with pytest.raises(ArtifactError, match="wanted rising numbers from 1 to 1024"):
+            read_profile(path)
+
+
 @pytest.mark.parametrize("name", ["a100-8b", "h100-8b"])
 def test_published_seconds_have_a_source_for_every_step_and_price_large_trees(name):
     published = read_profile(path_of_device(name))
