@@ -34,6 +34,7 @@ from drafterforge.interop.vllm.layouts import write_vllm
 from drafterforge.pipelines import inspect
 from drafterforge.replay.trace import open_traces
 from drafterforge.router.router import Router
+from drafterforge.runtime.engine import Engine
 from drafterforge.schedulers.latency import read_profile
 from drafterforge.schedulers.policy import load_policy
 from drafterforge.targets.load import Target, load_target
@@ -228,7 +229,7 @@ def blocks(folder: Path) -> Reader:
 
 
 def targets(folder: Path) -> Reader:
-    """The folder of a target, loaded and asked to read a message; its weights are intact."""
+    """The folder of a target, loaded and asked for an answer; its weights are intact."""
     path = save_tiny_target(folder / "targets")
     files = sorted(file.name for file in path.iterdir() if file.suffix != ".safetensors")
 
@@ -237,8 +238,8 @@ def targets(folder: Path) -> Reader:
             shape = ModelShape.read(path / file)
             _ = shape.num_weights, shape.drafter_weights(10, True), shape.cache_bytes(2)
         target = load_target(TargetConfig(name="tiny", source="hf", model=str(path), dtype="float32"))
+        Engine(target).generate([[5, 6, 7]], 2)
         prompt_ids(target.tokenizer, [{"role": "user", "content": "hi"}])
-        target.tokenizer.decode([1, 2, 3])
 
     return several_files("targets", path, files, keys_of(*path.glob("*.json")), read)
 
