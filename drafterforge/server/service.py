@@ -19,7 +19,7 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.rows import Row
 from drafterforge.server.connections import Connections
 from drafterforge.server.exchange import AnswerSpec, Exchange, while_connected
-from drafterforge.server.failures import ApiError, shutting_down
+from drafterforge.server.failures import ApiError, queue_full, shutting_down
 from drafterforge.server.learning import LearnedDrafters, LearnerProcess, Learning, learn_command
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.protocol import AnswerRequest, ChatRequest, read_request
@@ -47,6 +47,7 @@ class Service:
         self.worker = Worker(engine, self.metrics, cfg.max_waiting)
         # so that tokenizing does not delay the streams, and that of long prompts not that of short ones
         self.readers = [ThreadPoolExecutor(1, "drafterforge-reader") for _ in ("short", "long")]
+        self.num_reading = [0, 0]  # bodies that each reader has or that wait for it
         target = engine.target
         dtype = str(target.dtype).removeprefix("torch.")
         self.fingerprint = f"{target.fingerprint[:16]}-{dtype}-{engine.numerics}"
@@ -102,8 +103,7 @@ class Service:
     async def _answer(self, request: Request, kind: type[AnswerRequest]) -> Response:
         exchange = Exchange(self.worker, self.cfg.timeout_s)
         body = await exchange.read_body(request, self.cfg.max_body_bytes, self.cfg.read_timeout_s)
-        loop = asyncio.get_running_loop()
-        fields, specs = await loop.run_in_executor(self.readers[len(body) > LONG_BODY], self._read, kind, body)
+        fields, specs = await self._read_in_thread(kind, body)
         num_prompt_tokens = sum(len(tokens) for tokens, _, _ in specs[:: fields.n])
         wire = (ChatWire if kind is ChatRequest else CompletionWire)(self.model, self.fingerprint)
         exchange.submit(specs, self._recording(request, len(specs)))
@@ -119,6 +119,17 @@ class Service:
         self.count(200)
         prompts = [tokens for tokens, _, _ in specs] if fields.return_token_ids else []
         return JSONResponse(wire.response(choices, usage(num_prompt_tokens, choices), prompts))
+
+    async def _read_in_thread(self, kind: type[AnswerRequest], body: bytes) -> tuple[AnswerRequest, list[AnswerSpec]]:
+        """As `_read`; ApiError if too many bodies wait for it, also those of clients that have hung up since."""
+        is_long = len(body) > LONG_BODY
+        if self.num_reading[is_long] >= self.worker.capacity:
+            raise queue_full(self.num_reading[is_long])
+        self.num_reading[is_long] += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.readers[is_long], self._read, kind, body)
+        finally:
+            self.num_reading[is_long] -= 1
 
     def _recording(self, request: Request, count: int) -> Callable[[Row], None] | None:
         """What records the answers of a request; None: they are not recorded.  count: of the answers."""

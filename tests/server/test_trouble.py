@@ -126,6 +126,29 @@ def test_a_short_request_is_read_while_long_ones_are_tokenized(speaking, monkeyp
         assert [answer.result(WAIT_S).status_code for answer in long] == [400] * 3  # longer than the context
 
 
+def test_bodies_that_wait_to_be_tokenized_are_bounded_even_if_their_clients_hang_up(speaking, monkeypatch):
+    real, release = Engine.read, threading.Event()
+
+    def read(engine, prompt, *limits, **options):
+        assert release.wait(WAIT_S)
+        return real(engine, prompt, *limits, **options)
+
+    monkeypatch.setattr(Engine, "read", read)
+    body = json.dumps({"model": MODEL, "prompt": "x"}).encode()
+    request = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    limits = {"max_batch": 2, "max_waiting": 2, "max_choices": 1}
+    with serving(Engine(speaking, max_batch=2), **limits) as up:
+        for number in range(4):
+            with socket.create_connection(up.address, timeout=WAIT_S) as sock:
+                sock.sendall(request)
+                eventually(lambda number=number: up.service.num_reading == [number + 1, 0])
+        full = up.ask()
+        release.set()
+        assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
+        eventually(lambda: up.service.num_reading == [0, 0] and idle(up))
+        assert up.ask().status_code == 200
+
+
 def test_a_full_queue_answers_with_retry_after(speaking, gate):
     with serving(Engine(speaking, max_batch=1), max_batch=1, max_waiting=1, max_choices=2) as up, open_stream(up):
         with ThreadPoolExecutor(1) as pool:
