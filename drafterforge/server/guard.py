@@ -48,7 +48,10 @@ def _same_host(origin: str, host: str | None) -> bool:
 
 def _on_loopback(request: Request) -> bool:
     """Whether the request arrived at an address that only this machine can reach."""
-    return _is_address(address := request.scope["server"][0]) and ipaddress.ip_address(address).is_loopback
+    if not _is_address(name := request.scope["server"][0]):
+        return False
+    address = ipaddress.ip_address(name)
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback  # with host=:: IPv4 addresses are mapped
 
 
 def _is_local(host: str, server_host: str) -> bool:

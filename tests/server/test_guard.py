@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
+from fastapi import Request
 
 from drafterforge.config.serving import ServeConfig
 from drafterforge.runtime.engine import Engine
-from drafterforge.server.guard import _is_local
-from tests.server.conftest import HTTP, serving
+from drafterforge.server.app import build_app
+from drafterforge.server.guard import _is_local, _on_loopback
+from drafterforge.server.serving import Server, listen
+from tests.server.conftest import HTTP, WAIT_S, serving
 
 
 @pytest.mark.parametrize(
@@ -31,6 +37,29 @@ from tests.server.conftest import HTTP, serving
 )
 def test_local_host_names_are_recognised(host, local):
     assert _is_local(host, ServeConfig(host="house.lan").host) == local
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("::ffff:192.0.2.7", False), ("192.0.2.7", False)],
+)
+def test_loopback_addresses_are_recognised_on_every_kind_of_socket(address, loopback):
+    assert _on_loopback(Request({"type": "http", "server": (address, 8000)})) == loopback
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_a_socket_of_both_kinds_of_addresses_refuses_another_host_name(speaking):
+    sock = listen("::", 0)
+    server = Server(build_app(Engine(speaking), "tiny", ServeConfig()), 1.0, ready=(up := threading.Event()).set)
+    thread = threading.Thread(target=server.run, args=([sock],))
+    thread.start()
+    try:
+        assert up.wait(WAIT_S)
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}/v1/models"
+        assert HTTP.get(url, headers={"Host": "evil.example"}).status_code == 403 and HTTP.get(url).status_code == 200
+    finally:
+        server.should_exit = True
+        thread.join(WAIT_S)
 
 
 def test_another_host_name_needs_a_key(speaking):
