@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import stat
 
 import pytest
 
@@ -47,6 +48,7 @@ def test_finished_answers_are_recorded_with_outputs_and_nothing_is_logged(speaki
     assert sorted(texts(tmp_path)) == sorted(expected)
     assert len(list((tmp_path / "ring").glob("*.safetensors"))) == len(list(served_shards(tmp_path / "ring")))
     assert SECRET not in caplog.text
+    assert stat.S_IMODE((tmp_path / "ring").stat().st_mode) == 0o700  # nobody else reads it
 
 
 def test_learning_changes_no_answer(speaking, tmp_path):

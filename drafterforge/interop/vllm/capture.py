@@ -122,7 +122,7 @@ class Recorder:
         self.folder, self.limit = Path(settings.folder).expanduser(), settings.limit_mb * MB
         self.device, self.flush_s = torch.device(device), flush_s
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(0o700, parents=True, exist_ok=True)  # others must not read what clients ask
             self.written = sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
         except OSError as error:
             raise ConfigError(
