@@ -34,8 +34,8 @@ class ModelShape:
         content = read_json(path)
         config = content.get("text_config", content) if isinstance(content, dict) else {}
         config = config if isinstance(config, dict) else {}
-        given = [name for name in OPTIONAL_COUNTS if config.get(name) is not None]
-        for name in (*COUNTS, *given):
+        present = [name for name in OPTIONAL_COUNTS if config.get(name) is not None]
+        for name in (*COUNTS, *present):
             if type(config.get(name)) is not int or not 1 <= config[name] <= MAX_NUMBER:
                 odd = f"has {name}={quote(config[name])}" if name in config else f"has no {name}"
                 raise ArtifactError(f"{path} {odd}; wanted the config of a decoder of the Llama kind")
