@@ -19,6 +19,7 @@ from torch import Tensor
 BLOCK = 256  # slots
 PAGE = 4096  # bytes, on most systems
 ALIGNMENT = 64  # bytes, as torch has it: vectors are read from one line of a cache
+MAX_SPARE_BYTES = 1 << 30
 
 
 class KeyValueCache:
@@ -216,7 +217,8 @@ def small_pages(size: int) -> np.ndarray:
 class SpareMemory:
     """Memory on the host that caches have given up, for later ones of a similar size: new pages are slow to get.
 
-    At most twice as much as the largest cache had.
+    At most twice as much as the largest cache had, and at most `MAX_SPARE_BYTES`: there is no room for more beside the
+    caches of large batches.
     """
 
     def __init__(self) -> None:
@@ -238,10 +240,12 @@ class SpareMemory:
         return memory
 
     def give(self, buffer: np.ndarray) -> None:
-        """Keep a buffer that nothing uses any more."""
+        """Keep a buffer that nothing uses any more, if there is room."""
+        if len(buffer) > MAX_SPARE_BYTES:
+            return
         buffers = sorted([*self.buffers, buffer], key=len, reverse=True)
-        totals = itertools.accumulate(map(len, buffers))
-        self.buffers = [spare for spare, total in zip(buffers, totals, strict=True) if total <= 2 * len(buffers[0])]
+        limit, totals = min(2 * len(buffers[0]), MAX_SPARE_BYTES), itertools.accumulate(map(len, buffers))
+        self.buffers = [spare for spare, total in zip(buffers, totals, strict=True) if total <= limit]
 
 
 SPARE = SpareMemory()

@@ -66,6 +66,13 @@ def test_spare_memory_is_bounded(spare: SpareMemory) -> None:
     assert [len(buffer) for buffer in spare.buffers] == [400, 300]  # at most 800 in all
 
 
+def test_no_spare_memory_stands_beside_large_caches(spare: SpareMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SPARE_BYTES", 1000)
+    for size in (600, 1001, 500, 300):
+        spare.give(np.zeros(size, dtype=np.uint8))
+    assert [len(buffer) for buffer in spare.buffers] == [600, 300]
+
+
 def test_growth_keeps_what_was_written() -> None:
     cache = new_cache()
     written = []
