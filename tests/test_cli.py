@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import types
 from importlib import import_module
 from importlib.util import find_spec
@@ -332,6 +333,25 @@ def test_a_signal_ends_every_command_with_the_exit_code_of_shells(command, numbe
     try:
         assert _one_line(capsys, command, *words.get(command, []), code=code).startswith(f"drafterforge: {verb}")
         assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_that_meets_a_finalizer_ends_the_command_too(number, code, pipeline, capsys):
+    class Finalized:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), number)
+            time.sleep(0)
+
+    def act() -> None:
+        Finalized()
+        time.sleep(20)
+
+    pipeline.act = act
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        _one_line(capsys, *TRAIN, code=code)
     finally:
         signal.signal(signal.SIGINT, interrupt)
 

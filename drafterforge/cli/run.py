@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,12 +33,14 @@ from drafterforge.training.launch import (
 )
 
 BROKEN_PIPE = 141  # exit code of a program that SIGPIPE ended
+SENT_AGAIN_S = 0.01
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    code = _run(arguments)
+    with _signals_sent_again():
+        code = _run(arguments)
     if arguments and arguments[0] in COMMANDS and COMMANDS[arguments[0]].trains and placement():
         exit_at_once(code)
     return code
@@ -95,6 +99,28 @@ def _require_utf8(arguments: Sequence[str]) -> None:
             argument.encode()
         except UnicodeEncodeError:
             raise ConfigError(f"{shorten(ascii(argument))} is not UTF-8; type it in UTF-8") from None
+
+
+@contextmanager
+def _signals_sent_again() -> Iterator[None]:
+    """A signal whose exception is raised in a finalizer, where Python ignores exceptions, is sent again."""
+    timers = []
+
+    def report(ignored: sys.UnraisableHookArgs) -> None:
+        number = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}.get(ignored.exc_type)
+        if number is None:
+            previous(ignored)
+        else:
+            timers.append(threading.Timer(SENT_AGAIN_S, os.kill, (os.getpid(), number)))
+            timers[-1].start()
+
+    previous, sys.unraisablehook = sys.unraisablehook, report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = previous
+        for timer in timers:
+            timer.cancel()
 
 
 @contextmanager

@@ -77,8 +77,8 @@ def kill_server(bench: Bench, chance: random.Random) -> Outcome:
 def _problems(folder: Path) -> list[str]:
     """What cannot be read of the recorded traffic."""
     try:
-        StreamRecord.read(folder)
-        rows = [*served_rows(folder)] if folder.is_dir() else []
+        record = StreamRecord.read(folder)
+        rows = [*served_rows(folder)] if record is not None and record.answers else []
     except DrafterforgeError as error:
         return [f"half: {error}"]
     return [f"half: an answer of {len(row.transcript.ids)} tokens" for row in rows if len(row.transcript.ids) <= 12]
