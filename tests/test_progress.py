@@ -8,6 +8,7 @@ import time
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from drafterforge.config import progress
 
@@ -109,3 +110,14 @@ def test_what_ends_within_a_minute_writes_nothing_into_a_log(log_file):
     with progress.bar("training", 10) as bar:
         bar.advance(10)
     assert log_file.getvalue() == ""
+
+
+def test_texts_of_strangers_do_not_steer_the_terminal(capsys):
+    hostile = "a\x1b[2J\x07\x9b31m\u202eb\nc"
+    table = Table(title=hostile)
+    table.add_row(hostile)
+    progress.table_console().print(table)
+    progress.say(hostile)
+    out, err = capsys.readouterr()
+    assert out.count("a\ufffd[2J") == 2 and err == "a\ufffd[2J\ufffd\ufffd31m\ufffdb\nc\n"
+    assert not set(out) & set("\x1b\x07\x9b\u202e")

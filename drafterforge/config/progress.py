@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 TABLE_WIDTH = 120  # columns of tables in a file or pipe, where rich assumes 80 and truncates
 LINE_S = 60.0  # between two lines of a log
 FIRST_LINE_S = 10.0  # from the beginning of a step to its first line
 WINDOW_S, WINDOW_UPDATES = 60.0, 4  # the rate is measured over this time or number of updates, whichever is longer
-console = Console(stderr=True, highlight=False)
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # control and direction of text
+
+
+class SafeConsole(Console):
+    """Replaces characters that steer a terminal, because lines and tables quote files of unknown origin."""
+
+    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
+        return super().render_str(_UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text), **options)
+
+
+console = SafeConsole(stderr=True, highlight=False)
 _open: list[Progress] = []  # the display being drawn, if any
 
 
 def table_console() -> Console:
     """The console for result tables: stdout, without markup, never narrower than the tables."""
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    return SafeConsole(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else TABLE_WIDTH)
 
 
 class Rate:
