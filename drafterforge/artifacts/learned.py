@@ -10,7 +10,7 @@ from pathlib import Path
 
 from drafterforge.artifacts.atomic import lock_folder, report_write_errors, save_json_atomic
 from drafterforge.artifacts.json_input import parse_as, read_json
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ArtifactError, ConfigError
 
 FOLDER, RECORD, RUNNING = "learning", "learned.json", "running"
 JOINED, LEFT, REJECTED = "joined", "left", "rejected"
@@ -82,6 +82,8 @@ def update_record(traffic: Path, change: Callable[[LearnedRecord], LearnedRecord
     with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     while (lock := lock_folder(folder)) is None:
+        if not os.access(folder, os.R_OK):
+            raise ArtifactError(f"cannot read {folder}; check its permissions")
         time.sleep(LOCK_S)
     try:
         record = change(LearnedRecord.read(traffic))

@@ -115,6 +115,8 @@ def json_lines(path: Path, parse: Callable[[dict[str, Any], int], T], example: s
 
     example: of a valid line.  hint: what to type if the file cannot be read.
     """
+    if path.exists() and not path.is_file():  # a pipe can be read once only, and a device without end
+        raise ArtifactError(f"{path} is no regular file, and is read more than once; write it to a file and {hint}")
     try:
         file = open(path, "rb")  # noqa: SIM115 (the with below closes it; only errors of opening are caught here)
     except OSError as error:

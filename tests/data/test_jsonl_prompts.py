@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +82,13 @@ def test_a_bad_jsonl_line_is_named_with_file_and_number(tmp_path, line, reason):
     with pytest.raises(ArtifactError, match=rf"a\.jsonl, line 3: found .*{reason}") as error:
         load(path)
     assert "\n" not in str(error.value)
+
+
+def test_a_pipe_and_a_device_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ArtifactError, match=f"{path} is no regular file, .* type data=jsonl path=FILE"):
+            load(path)
 
 
 def test_missing_empty_and_tiny_files_are_one_line(tmp_path):

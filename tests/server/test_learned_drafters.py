@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from drafterforge.artifacts import learned
 from drafterforge.artifacts.learned import JOINED, LearnedRecord, LearnedVersion, update_record
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError, ConfigError
@@ -28,6 +29,13 @@ def drafters(tmp_path, monkeypatch) -> LearnedDrafters:
 def follow(drafters: LearnedDrafters) -> list[str]:
     drafters.poll(lambda change: change())
     return drafters.pool.names
+
+
+def test_a_record_in_a_folder_that_cannot_be_read_is_not_waited_for(drafters, monkeypatch):
+    monkeypatch.setattr(learned, "lock_folder", lambda folder: None)  # also of a folder that cannot be opened
+    monkeypatch.setattr(learned.os, "access", lambda *_: False)
+    with pytest.raises(ArtifactError, match=r"cannot read .*check its permissions"):
+        update_record(drafters.folder, lambda record: record)
 
 
 def test_a_version_with_the_name_of_a_deleted_one_that_did_not_open_joins(drafters, monkeypatch):
