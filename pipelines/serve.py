@@ -23,6 +23,8 @@ def run(cfg: Config) -> None:
             raise
         raise ConfigError(f'serve needs {error.name}; type pip install "drafterforge[serve]"') from error
     cfg = dataclasses.replace(cfg, api_key=cfg.api_key or os.environ.get(API_KEY, ""))
+    if not all(char.isprintable() and not char.isspace() for char in cfg.api_key):  # no client could send it
+        raise ConfigError(f"the API key holds spaces, line ends or bytes that are no UTF-8; set another {API_KEY}")
     with listen(cfg.host, cfg.port) as sock:
         if not cfg.api_key and not is_loopback(sock):
             public = f"warning: host={cfg.host} serves everyone who can reach this machine, without a key"

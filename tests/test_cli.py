@@ -380,6 +380,11 @@ def test_a_file_one_may_not_write_is_one_line(pipeline, capsys):
     assert _one_line(capsys, *TRAIN) == "drafterforge: Permission denied: runs/x"
 
 
+def test_a_file_in_the_place_of_a_folder_is_one_line(pipeline, capsys):
+    pipeline.error = NotADirectoryError(errno.ENOTDIR, "Not a directory", "cache/targets")
+    assert _one_line(capsys, *TRAIN) == "drafterforge: Not a directory: cache/targets; type another path"
+
+
 def test_a_bug_keeps_its_traceback(pipeline):
     pipeline.error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):

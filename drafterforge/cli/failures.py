@@ -48,7 +48,7 @@ def message_line(error: BaseException, writing: str | None, resumes: bool) -> st
         return f"{full_disk(full[0])} {where}; free some space and type the same command again"
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{error.strerror}: {error.filename or writing}"
-    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
         return f"{error.strerror}: {shorten(error.filename)}; type another path"
     if isinstance(error, RuntimeError) and str(error) == NO_HOME:
         return "a path begins with ~ and no user of this machine; type it without ~"

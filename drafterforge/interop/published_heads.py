@@ -79,6 +79,8 @@ def read_head(
 
     layer_ids, norm_before_residual: see `head_spec`.
     """
+    if not (folder / "config.json").is_file():
+        raise ArtifactError(f"{folder} has no config.json; wanted an EAGLE-3 head such as path=OWNER/NAME")
     config = read_json(folder / "config.json")
     for kind in KINDS.values() if isinstance(config, dict) else ():
         if kind.publishes(config):

@@ -96,7 +96,8 @@ def test_a_damaged_weight_file_is_refused(facts, eagle3, damage):
 def test_a_damaged_config_is_refused(facts, eagle3, content):
     path = eagle3 / "config.json"
     path.unlink() if content is None else path.write_text(content)
-    refusal(eagle3, facts)
+    line = refusal(eagle3, facts)
+    assert content is not None or "has no config.json; wanted an EAGLE-3 head" in line
 
 
 def test_a_hub_id_fetches_json_and_safetensors_only(eagle3, monkeypatch):

@@ -55,6 +55,13 @@ def test_a_mistake_is_one_line(bench, typed, expected):
     assert expected in bench("serve", *port, typed).one_line()
 
 
+@pytest.mark.parametrize("key", [" ", "key ", "key\r", "\udcff", "two words"], ids=ascii)
+def test_a_key_that_no_client_can_send_is_refused_without_being_printed(bench, monkeypatch, key):
+    monkeypatch.setenv("DRAFTERFORGE_API_KEY", key)
+    line = bench("serve", "port=0").one_line()
+    assert "the API key holds spaces, line ends or bytes that are no UTF-8; set another DRAFTERFORGE_API_KEY" in line
+
+
 def test_an_address_in_use_is_one_line_before_the_target_is_loaded(bench, monkeypatch):
     monkeypatch.setattr(serve, "open_engine", pytest.fail)
     with socket.create_server(("127.0.0.1", 0)) as listener:
