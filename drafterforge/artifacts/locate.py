@@ -24,6 +24,14 @@ def is_folder_name(text: str) -> bool:
     return is_plain and len(text.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
 
 
+def is_folder(path: str) -> bool:
+    """Whether a path of unknown origin is a folder of this machine."""
+    try:
+        return Path(path).expanduser().is_dir()
+    except (OSError, RuntimeError):  # it is too long, or of a user that this machine does not have
+        return False
+
+
 def artifact_dir(runs_dir: Path | str, target: str, kind: str, name: str) -> Path:
     """The folder of a named artifact, which need not exist."""
     for key, value in (("target.name", target), ("name", name)):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drafterforge.artifacts.folder import restore_interrupted
+from drafterforge.artifacts.locate import is_folder
 from drafterforge.assembly.build import auto_engine, build_engine
 from drafterforge.assembly.runs import GENERAL
 from drafterforge.assembly.sources import DrafterSummary
@@ -192,19 +193,12 @@ def target_config(
     if override:
         return TargetConfig(source="hf", model=str(override), **settings)
     model = reference.model
-    if (model.startswith(("/", "~", ".")) or len(model) > MAX_HUB_ID) and not _is_folder(model):
+    if (model.startswith(("/", "~", ".")) or len(model) > MAX_HUB_ID) and not is_folder(model):
         raise ArtifactError(
             f"the bundle was made with its target {quote(reference.name)} in {quote(model, 200)}, which does not exist "
             f"on this machine; {target_hint(reference)}"
         )
     return TargetConfig(source=reference.source, model=model, revision=reference.revision, **settings)
-
-
-def _is_folder(path: str) -> bool:
-    try:
-        return Path(path).expanduser().is_dir()
-    except (OSError, RuntimeError):  # the path is too long, or of a user that this machine does not have
-        return False
 
 
 def check_target(reference: TargetReference, target: Target, folder: Path) -> None:

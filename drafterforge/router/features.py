@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drafterforge.artifacts.locate import is_folder
 from drafterforge.data.chat import prompt_ids
 from drafterforge.errors import ArtifactError, shorten
 
@@ -75,17 +76,18 @@ class TextEncoder:
 
         from drafterforge.targets.stored import read_config
 
-        folder = Path(source).expanduser()
         is_path = Path(source).is_absolute() or source.startswith((".", "~"))
-        if not folder.is_dir() and not is_path and not download:
+        folder = Path(source).expanduser() if is_folder(source) else None
+        if folder is None and not is_path and not download:
             folder = _cached(source)
-        is_folder = folder.is_dir()
-        options = {"local_files_only": is_folder, "trust_remote_code": False}
-        path = str(folder) if is_folder else source
-        if not is_folder and is_path:
-            raise ArtifactError(f"router.encoder={source} is no folder; it must hold config.json and *.safetensors")
+        options = {"local_files_only": folder is not None, "trust_remote_code": False}
+        path = source if folder is None else str(folder)
+        if folder is None and is_path:
+            raise ArtifactError(
+                f"router.encoder={shorten(source, 300)} is no folder; it must hold config.json and *.safetensors"
+            )
         try:
-            if is_folder:
+            if folder is not None:
                 config = read_config(folder)
             else:
                 config = AutoConfig.from_pretrained(path, **options)

@@ -291,6 +291,16 @@ def test_the_encoder_that_a_router_s_file_names_is_never_downloaded(tmp_path, mo
     assert_refused(tmp_path, "downloaded before: type `hf download someone/encoder`")
 
 
+@pytest.mark.parametrize("source", ["/" + "x" * 5000, "~no-such-user/x", "x" * 5000, "a/b/c"])
+def test_a_forged_name_of_an_encoder_is_refused(tmp_path, source):
+    encoder = TextEncoder.open(str(save_encoder(tmp_path / "bert")))
+    encoder.source = source
+    Router(net(width=16), LABELS, encoder=encoder).save(tmp_path)
+    with pytest.raises(ArtifactError, match=r"router.encoder=.* (is no folder|is not on this machine)") as caught:
+        Router.load(tmp_path)
+    assert len(str(caught.value)) < 600
+
+
 def test_a_forged_header_is_quoted_in_part(tmp_path):
     Router(net(), LABELS, target="tiny", target_fingerprint="aa").save(tmp_path)
     header = json.dumps({"std": "x" * 5000}).encode()
