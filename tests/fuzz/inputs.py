@@ -16,6 +16,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from drafterforge.cli import COMMANDS
+from drafterforge.cli.run import _check_inputs as check_config
 from drafterforge.config import compose
 from drafterforge.config.catalogue import command_groups, config_keys, group_choices
 from drafterforge.data.questions import load_questions
@@ -70,7 +71,7 @@ def overrides(folder: Path) -> Reader:
         if name not in names:
             raise RefusedError("no such command")
         row = COMMANDS[name]
-        compose.load_config(row.name, row.config, rest)
+        check_config(compose.load_config(row.name, row.config, rest), row)
 
     return Reader("overrides", read, folder, seeds, mutate_bytes, structured, any_seed=True)
 
