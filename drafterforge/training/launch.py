@@ -138,7 +138,7 @@ def _free_port() -> int:
 def _start(arguments: Sequence[str], variables: Mapping[str, object], log: IO[str] | None) -> subprocess.Popen:
     env = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "LOCAL_RANK": variables["RANK"], **variables}
     return subprocess.Popen(
-        [sys.executable, "-m", "drafterforge", *arguments],
+        [sys.executable, "-P", "-m", "drafterforge", *arguments],  # -P: no modules of the current folder
         env={name: str(value) for name, value in env.items()},
         stdin=subprocess.PIPE,  # closes when this process ends, see `end_with_launcher`
         stdout=subprocess.DEVNULL if log else None,
