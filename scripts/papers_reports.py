@@ -25,7 +25,6 @@ from typing import Any
 from drafterforge.errors import DrafterforgeError
 from drafterforge.reporting.code_state import code_state
 from drafterforge.reporting.papers.age import is_current
-from drafterforge.reporting.papers.minutes import minutes_of
 from drafterforge.reporting.papers.policy_steps import with_seeds
 from drafterforge.reporting.papers.rows import BEST_STATIC
 from drafterforge.reporting.papers.step import FOLDERS, REPLAY, TREE, Step
@@ -63,12 +62,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="measure steps that are up to date too")
     parser.add_argument("--list", action="store_true", help="run nothing")
     options = parser.parse_args(arguments)
-    minutes = minutes_of(STEPS)
     try:
         steps = steps_of(options.steps, options.replay)
         for step in steps:
             state = "" if options.again else state_of(step, options.root)
-            print(f"{step.name}: {step.by}, about {minutes[step.name]} min, {state or 'to measure'}")
+            print(f"{step.name}: {step.by}, about {step.minutes} min, {state or 'to measure'}")
             if state != CURRENT and not options.list:
                 runs = options.runs / step.folder
                 finished = [name for name in step.reports if not options.again and is_finished(runs, name)]
@@ -83,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
                 for name in step.reports:
                     keep(runs, name, options.root)
         if options.list:
-            print(f"about {sum(minutes[step.name] for step in steps)} min in all")
+            print(f"about {sum(step.minutes for step in steps)} min in all")
     except DrafterforgeError as error:
         print(error, file=sys.stderr)
         return 2

@@ -85,22 +85,23 @@ def _decoded(paper: str, name: str, policies: list[str], questions: int = QUESTI
     return timed(name, BENCHMARKS[paper], questions, *methods, more=more)
 
 
-def _on_devices(paper: str, *policies: tuple[str, str]) -> Step:
+def _on_devices(paper: str, minutes: int, *policies: tuple[str, str]) -> Step:
     """Train policies in the published seconds of other devices.  policies: name and policy; empty: the paper's."""
     trained = [(name, device, policy) for device in DEVICES for name, policy in policies]
     commands = tuple(_priced(paper, *words) for words in trained)
     reports = tuple(f"policy-{name}-{device}" for name, device, _ in trained)
-    return Step(f"{paper}-devices", REPLAY, commands, reports, PRICED[paper], folder=paper)
+    return Step(f"{paper}-devices", REPLAY, minutes, commands, reports, PRICED[paper], folder=paper)
 
 
 REPLAYED_STEPS = (
-    _on_devices("resps", ("resps", ""), ("resps-maxent", "resps-maxent")),
-    _on_devices("ltd", ("ltd", ""), ("marginal", "marginal")),
+    _on_devices("resps", 32, ("resps", ""), ("resps-maxent", "resps-maxent")),
+    _on_devices("ltd", 27, ("ltd", ""), ("marginal", "marginal")),
 )
 TIMED_STEPS = (
     Step(
         "resps",
         CLOCK,
+        46,
         (
             _train("resps", "resps", WELL_DECODED, seeds=SEEDS),
             _train("resps", "resps-drawn", "policy.temperature=1", REPLAYED),
@@ -120,6 +121,7 @@ TIMED_STEPS = (
     Step(
         "resps-ablation",
         CLOCK,
+        13,
         (
             _train("resps", "resps-text", REPLAYED, policy="resps-text"),
             _train("resps", "resps-maxent-text", '"policy.parts=[text]"', REPLAYED, policy="resps-maxent"),
@@ -133,6 +135,7 @@ TIMED_STEPS = (
     Step(
         "resps-caching",
         CLOCK,
+        16,
         (
             *(_train("resps", f"resps-hold{count}", f"policy.hold_cycles={count}", REPLAYED) for count in HOLD_CYCLES),
             _decoded("resps", "papers-resps-caching", [f"resps-hold{count}" for count in HOLD_CYCLES], questions=2),
@@ -145,6 +148,7 @@ TIMED_STEPS = (
     Step(
         "ltd",
         CLOCK,
+        61,
         (
             _train("ltd", "ltd", WELL_DECODED, seeds=SEEDS),
             _train("ltd", "marginal", REPLAYED, policy="marginal"),
@@ -158,6 +162,7 @@ TIMED_STEPS = (
     Step(
         "ltd-ablation",
         CLOCK,
+        30,
         (
             _train("ltd", "ltd-size", "policy.decides=size", "policy.max_depth=9", DECODED),
             _train("ltd", "ltd-depth", "policy.decides=depth", DECODED),
@@ -172,6 +177,7 @@ TIMED_STEPS = (
     Step(
         "ltd-rewards",
         CLOCK,
+        17,
         (
             *(
                 _train("ltd", name, "policy.decides=size", "policy.max_depth=9", f"policy.objective={reward}", REPLAYED)
@@ -187,6 +193,7 @@ TIMED_STEPS = (
     Step(
         "ltd-sampled",
         CLOCK,
+        30,
         (
             *(_sampled("ltd", "ltd", temperature) for temperature in SAMPLED),
             _decoded("ltd", "papers-ltd-sampled", with_seeds("ltd"), temperature=1.0),
@@ -199,6 +206,7 @@ TIMED_STEPS = (
     Step(
         "ltd-mmlu",
         CLOCK,
+        21,
         (
             "drafterforge eval suite=papers name=papers-ltd-mmlu suite.questions=MMLU limit=2 suite.timed_prompts=114 "
             "suite.replay=false suite.max_new_tokens=64 "
@@ -211,6 +219,7 @@ TIMED_STEPS = (
     Step(
         "resps-sampled",
         CLOCK,
+        32,
         tuple(
             _sampled("resps", name, temperature, policy)
             for temperature in SAMPLED

@@ -53,12 +53,14 @@ REPLAYED_STEPS = (
     Step(
         "domains",
         REPLAY,
+        8,
         (replayed("domains", "papers-domains", "suite.num_prompts=160", *HEDGE, *BANDITS, "metasd_ucb"),),
         ("papers-domains",),
     ),
     Step(
         "benchmarks",
         REPLAY,
+        29,
         (
             replayed(
                 "papers",
@@ -75,6 +77,7 @@ REPLAYED_STEPS = (
     Step(
         "router",
         REPLAY,
+        10,
         (
             f"{TRAIN} policy=router router.num_train=200 router.num_val=40 router.num_test=50",
             replayed("ood", "papers-ood", "pool.router=router suite.num_prompts=64", *HEDGE, *BANDITS),
@@ -84,6 +87,7 @@ REPLAYED_STEPS = (
     Step(
         "sampled",
         REPLAY,
+        10,
         tuple(
             replayed(
                 "domains",
@@ -100,6 +104,7 @@ REPLAYED_STEPS = (
     Step(
         "black-box",
         REPLAY,
+        41,
         (
             ANSWERS,
             *map(_small_lm, ("general", *TASKS)),
@@ -117,6 +122,7 @@ REPLAYED_STEPS = (
     Step(
         "many-drafters",
         REPLAY,
+        25,
         (
             ANSWERS,
             *map(_experts, VARIANTS),
@@ -136,6 +142,7 @@ TIMED_STEPS = (
     Step(
         "domains-timed",
         CLOCK,
+        6,
         (
             "drafterforge eval suite=domains name=papers-domains-timed limit=4 suite.replay=false "
             f'"suite.methods={listed("generalist", "expert", *BANDITS, *HEDGE)}"',
@@ -145,6 +152,7 @@ TIMED_STEPS = (
     Step(
         "benchmarks-timed",
         CLOCK,
+        21,
         (
             timed(
                 "papers-benchmarks-timed",
@@ -163,6 +171,7 @@ TIMED_STEPS = (
     Step(
         "black-box-timed",
         CLOCK,
+        21,
         (
             timed(
                 "papers-black-box-timed",
@@ -179,6 +188,7 @@ TIMED_STEPS = (
     Step(
         "many-drafters-timed",
         CLOCK,
+        5,
         (
             "drafterforge eval suite=scaling name=papers-many-drafters-timed suite.replay=false suite.temperatures=[] "
             "suite.batch_sizes=[] suite.context_lengths=[] suite.methods=[generalist,default] "

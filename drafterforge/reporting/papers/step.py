@@ -29,6 +29,7 @@ class Step:
 
     name: str
     by: str  # replay: exact, on any machine, busy or not | clock: timed, on a machine at rest
+    minutes: int  # on two cores, about
     commands: tuple[str, ...]
     reports: tuple[str, ...]  # names in the folder `reports`, or of a router in `policies`
     reductions: tuple[Reduction, ...] = ()
