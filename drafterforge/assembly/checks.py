@@ -14,7 +14,7 @@ from drafterforge.config.names import AUTO, POOL, RETRIEVAL, parse_hybrid, parts
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import REJECTION, RuntimeConfig
 from drafterforge.config.serving import GenerateConfig, ServeConfig
-from drafterforge.errors import ArtifactError, ConfigError, quote
+from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.selectors import advised, check_options
 
 NO_PROMPT = 'generate needs a prompt: type prompt="..." or pipe text into it'
@@ -147,4 +147,5 @@ def check_bundle_drafter(bundle: str | Path, drafter: str) -> None:
     names = [str(entry.get("name")) for entry in entries if isinstance(entry, dict)]
     for name in parts_of([drafter]):
         if name not in (*names, RETRIEVAL):
-            raise ArtifactError(f"the bundle has no drafter {quote(name)}; it has {', '.join(names) or 'none'}")
+            listed = shorten(", ".join(names), 300) or "none"
+            raise ArtifactError(f"the bundle has no drafter {quote(name)}; it has {listed}")

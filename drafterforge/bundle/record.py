@@ -25,6 +25,7 @@ from drafterforge.tree.grow import TreeShape
 SCHEMA_VERSION = 1  # incremented when older code would misread a record
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # version -> content of the next version
 WEIGHTS = ".safetensors"
+MOST_ENTRIES = 1000  # drafters, or parts, of a bundle
 COSTS = "costs"  # kind of the part with the costs of the target's passes, by device
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _CONTROL = re.compile(r"\\u00[01]|[\x7f-\x9f]")  # control characters in JSON, except line ends and tabs
@@ -156,6 +157,10 @@ class BundleRecord:
         """ArtifactError for duplicate, malformed or unknown names."""
         if not is_folder_name(self.target.name):  # the server records below it what it learns from
             raise ArtifactError(f"{BUNDLE}: target.name is {quote(self.target.name)}, expected a plain folder name")
+        counts = {"drafters": self.drafters, "parts": self.parts, "defaults.drafters": self.defaults.drafters}
+        for key, entries in counts.items():
+            if len(entries) > MOST_ENTRIES:  # each is compared with the others
+                raise ArtifactError(f"{BUNDLE}: {key} has {len(entries):,} entries, expected at most {MOST_ENTRIES:,}")
         part_names = [(part.kind, part.name) for part in self.parts]
         for key, names in (("drafters", [("", entry.name) for entry in self.drafters]), ("parts", part_names)):
             if duplicates := {name for name in names if names.count(name) > 1}:
@@ -186,7 +191,7 @@ def _entry_named(entries: list, name: str, what: str) -> Any:
     for entry in entries:
         if entry.name == name:
             return entry
-    names = ", ".join(entry.name for entry in entries) or "none"
+    names = shorten(", ".join(entry.name for entry in entries), 300) or "none"
     raise ArtifactError(f"the bundle has no {what} {quote(name)}; it has {names}")
 
 

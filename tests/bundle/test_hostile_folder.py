@@ -212,6 +212,19 @@ def with_target(**changes: object) -> Callable[[Path], None]:
     return attack
 
 
+def with_copies(key: str) -> Callable[[Path], None]:
+    """Repeats the first entry under many names."""
+
+    def attack(folder: Path) -> None:
+        def repeat(content: dict) -> None:
+            content[key] += [{**content[key][0], "name": f"copy{number}"} for number in range(20_000)]
+
+        edit(folder, repeat)
+
+    attack.__name__ = f"copies_of_{key}"
+    return attack
+
+
 def no_object(folder: Path) -> None:
     (folder / BUNDLE).write_text("42")
 
@@ -288,6 +301,8 @@ HOSTILE = {
     with_defaults(top_k=2_000_000): "defaults are out of range: runtime.top_k must be <= 1024",
     with_defaults(options={"prior": 10**12}): "prior must be a whole number of at least 0, at most 1000",
     store_beyond_the_vocabulary: "holds the token id 40000, but the target has 259 ids",
+    with_copies("drafters"): "drafters has 20,004 entries, expected at most 1,000",
+    with_copies("parts"): "parts has 20,002 entries, expected at most 1,000",
     with_target(model="/home/of/others"): "does not exist on this machine; type target=hf target.model=FOLDER_OR_HUB_",
     with_target(model=f"/{'x' * 300}"): "does not exist on this machine",
     with_target(model="~no-such-user/x"): "does not exist on this machine",
