@@ -211,8 +211,8 @@ def _read_complete(path: Path, kind: str, verify: bool) -> Manifest:
     remake_hint = f"type `drafterforge {command} overwrite=true`" if command else "make it again"
     for name, entry in manifest.files.items():
         file = path / name
-        if not file.is_file():
-            raise ArtifactError(f"{file} is missing; {remake_hint}")
+        if not os.path.isfile(file):  # also for a name that is too long
+            raise ArtifactError(f"{path}/{shorten(name, 200)} is missing; {remake_hint}")
         size = file.stat().st_size
         if size != entry["bytes"]:
             raise ArtifactError(f"{file} has {size} bytes, but {entry['bytes']} were written; {remake_hint}")

@@ -188,6 +188,15 @@ def test_a_forged_hash_is_quoted_in_part(tmp_path):
     assert len(str(error.value)) < 600 + len(str(tmp_path))
 
 
+def test_a_forged_file_name_that_is_too_long_is_one_line(tmp_path):
+    write(tmp_path / "sql")
+    manifest = Manifest.read(tmp_path / "sql")
+    files = {**manifest.files, "x" * 300: {"sha256": "0" * 64, "bytes": 1}}
+    (tmp_path / "sql" / "manifest.json").write_bytes(replace(manifest, files=files).to_json())
+    with pytest.raises(ArtifactError, match=r"/x+\.\.\. is missing; type"):
+        read(tmp_path / "sql")
+
+
 def test_a_damaged_artifact_can_be_replaced(tmp_path):
     write(tmp_path / "sql", "old")
     (tmp_path / "sql" / "a.bin").unlink()

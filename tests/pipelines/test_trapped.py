@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from drafterforge.cli import COMMANDS
-from tests.faults.harness import Bench, Command, FileLayer, finish, start
+from tests.faults.harness import Bench, Command, FileLayer, start
 from tests.pipelines.conftest import EXPERT, PLAIN, SMOKE
 from tests.tiny import save_tiny_target
 
@@ -102,8 +102,7 @@ def test_serve_runs_with_traps(trapped, runs):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     command = Command("serve", ("serve", f"port={port}", "drafter=pool", "learn=on", "learn.train=false"), ())
-    output = trapped.folder / "output"
-    child, events = start(command, trapped.options, runs, output, trap)
+    process = start(command, trapped.options, runs, trap)
     limit, answer = time.monotonic() + 60, None
     while answer is None and time.monotonic() < limit:
         try:
@@ -111,8 +110,8 @@ def test_serve_runs_with_traps(trapped, runs):
             answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=request, timeout=60)
         except httpx.TransportError:
             time.sleep(0.05)
-    os.kill(child, signal.SIGTERM)
-    ending = finish(child, events, output, 0.0)
+    os.kill(process.child, signal.SIGTERM)
+    ending = process.finish()
     assert answer is not None and answer.status_code == 200, ending.printed
     assert "TRAPPED" not in ending.printed
 
