@@ -115,12 +115,14 @@ def _render(tokenizer: Any, messages: Sequence[Message], generate: bool, date: d
     if date is not None:
         template = _TODAY.sub(lambda match: repr(date.strftime(match[2])), template)
     try:
-        return tokenizer.apply_chat_template(
+        text = tokenizer.apply_chat_template(
             list(messages),
             chat_template=template,
             tokenize=False,
             add_generation_prompt=generate,
         )
+        text.encode()  # fails on half of a surrogate pair, which a forged template or special token may hold
+        return text
     except Exception as error:  # a template may raise anything
         roles = ", ".join(message["role"] for message in messages) or "none"
         raise ArtifactError(

@@ -131,6 +131,12 @@ def test_what_a_template_refuses_is_quoted_in_part(chatml):
     assert len(str(caught.value)) < 500 and "\n" not in str(caught.value)
 
 
+def test_a_template_that_writes_half_a_character_is_refused(chatml):
+    tokenizer = retemplated(chatml, "\ud800" + chatml.chat_template)
+    with pytest.raises(ArtifactError, match="refuses the roles"):
+        prompt_ids(tokenizer, talk("hi"))
+
+
 def test_a_template_that_refuses_a_role_is_one_line(chatml):
     tokenizer = retemplated(chatml, "{{ raise_exception('System role not supported') }}")
     with pytest.raises(ArtifactError, match=r"refuses the roles \(system, user\): System role not"):
