@@ -188,6 +188,12 @@ class RetrievalDrafterConfig(DrafterConfig):
     """A datastore of the domain's answers; nothing is trained."""
 
     kind: str = setting("retrieval", "kind of drafter; set by drafter=")
+    init: str = setting("", "a datastore's name or folder, whose answers come first; empty: none", input="drafters")
+
+    @property
+    def parent(self) -> str:
+        """Name or folder of the datastore to add to; empty for none."""
+        return self.init
 
 
 DRAFTERS: dict[str, type[DrafterConfig]] = {

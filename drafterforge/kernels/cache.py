@@ -189,13 +189,17 @@ class KeyValueCache:
 
     def put_rows(self, source: KeyValueCache, rows: list[int]) -> None:
         """Copy the rows of another cache: the first ones over `rows`, the rest as new rows."""
-        slots = max(self.data.shape[4], source.data.shape[4])
-        self.grow(slots)
-        source.grow(slots)
+        count, new = self.data.shape[2], source.data.shape[2] - len(rows)
+        self.grow(max(self.data.shape[4], source.data.shape[4]))
+        self.filled = max(self.filled, source.filled)
+        stored = source.data[:, :, :, :, : source.filled]
         if rows:
-            self.data[:, :, self._index(rows)] = source.data[:, :, : len(rows)]
-        if len(rows) < source.data.shape[2]:
-            self.replace(torch.cat((self.data, source.data[:, :, len(rows) :]), dim=2))
+            self.data[:, :, self._index(rows), :, : source.filled] = stored[:, :, : len(rows)]
+        if new:
+            if count + new > self.memory.shape[2]:
+                self._allocate(count + new, self.data.shape[4])
+            self.data = self.memory[:, :, : count + new]
+            self.data[:, :, count:, :, : source.filled] = stored[:, :, len(rows) :]
 
 
 def _in_blocks(slots: int) -> int:

@@ -759,6 +759,15 @@ static void weigh_few(const float *weights, const float *values, long width, lon
                 sums[row][column] += weights[at * LANES + row] * values[at * width + column];
 }
 
+/* The slots up to the last one that any of LANES queries reads, at least one: the keys behind it need not be loaded.
+ * In a batch, shorter sequences end in slots that only the longest one reads. */
+static long slots_read(const float *masks[LANES], long used) {
+    for (; used > 1; used--)
+        for (int lane = 0; lane < LANES; lane++)
+            if (masks[lane] && masks[lane][used - 1] != -INFINITY) return used;
+    return used;
+}
+
 /* LANES queries of one key head: computes scores [used, LANES], overwrites them with weights, then sums values. */
 static void attend(const float *queries[LANES], const float *masks[LANES], float *results[LANES], const float *keys,
                    const float *values, long width, long used, float scale, vec *scores, vec *turned) {
@@ -848,7 +857,8 @@ static void attention_tasks(const void *loop, long first, long last) {
         }
         const float *key = of.keys + row * of.batch_stride + head * of.slots * width;
         const float *value = of.values + row * of.batch_stride + head * of.slots * width;
-        attend(from, masks, to, key, value, width, used, of.scale, scores, turned);
+        const long reach = of.mask ? slots_read(masks, used) : used;
+        attend(from, masks, to, key, value, width, reach, of.scale, scores, turned);
     }
     free(memory);
 }

@@ -69,6 +69,7 @@ class BatchAnswerer:
         waiting = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
         answers: list[list[int]] = [[] for _ in prompts]
         cache, rows = self.target.new_cache(0), []
+        cache.expect_rows(min(self.batch_size, len(prompts)))
         while waiting or rows:
             idle = [i for i, row in enumerate(rows) if row.done]
             room = self.batch_size - len(rows) + len(idle)

@@ -153,6 +153,11 @@ class SpreadCache:
         for part in self.parts:
             part.keep_rows(rows)
 
+    def expect_rows(self, rows: int) -> None:
+        """As `KeyValueCache.expect_rows`."""
+        for part in self.parts:
+            part.expect_rows(rows)
+
     def put_rows(self, source: SpreadCache, rows: list[int]) -> None:
         """As `KeyValueCache.put_rows`."""
         for part, from_part in zip(self.parts, source.parts, strict=True):

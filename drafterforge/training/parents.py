@@ -34,7 +34,7 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
     if (kind := manifest_kind(named.manifest.config)) != cfg.drafter.kind:
         raise ArtifactError(
             f"drafter.init={init} is a drafter of kind {kind}, but drafter={cfg.drafter.kind} needs one of its own "
-            "kind to start from; type drafter.init=warm"
+            "kind to start from; name another, or leave drafter.init out"
         )
     require_norms_of(cfg, folder)
     if not cfg.drafter.is_adapter:

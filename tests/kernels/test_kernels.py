@@ -217,6 +217,18 @@ def test_rows_are_put_into_free_places_and_behind(places, slots):
         assert torch.equal(cache.data[:, :, row, :, : reference.shape[3]], reference), row
 
 
+def test_rows_join_a_cache_with_room_without_moving_the_others():
+    cache = KeyValueCache(2, 0, 3, 4, torch.float32, "cpu")
+    cache.expect_rows(4)
+    sources = [filled(2, 9), filled(2, 6)]
+    cache.put_rows(sources[0], [])
+    before = cache.data.data_ptr()
+    cache.put_rows(sources[1], [1])
+    assert cache.data.data_ptr() == before
+    assert torch.equal(cache.data[:, :, 0, :, :9], sources[0].data[:, :, 0, :, :9])
+    assert torch.equal(cache.data[:, :, 1:3, :, :6], sources[1].data[:, :, :, :, :6])
+
+
 def test_rows_may_come_from_a_cache_that_grew_to_another_size():
     cache, source = filled(1, 2 * BLOCK + 1), filled(1, 3 * BLOCK + 1)  # three blocks, which grow by half, and four
     before = cache.data.clone(), source.data.clone()

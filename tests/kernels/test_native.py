@@ -186,6 +186,20 @@ def test_attention_to_a_cache_equals_that_of_torch(batch, length, heads, key_hea
 
 
 @compiled
+def test_slots_that_only_longer_sequences_read_are_not_loaded():
+    lengths = [1, 7, 45]
+    cache, q = cached(3, 3, 45, 64), torch.randn(3, 1, 9, 64)
+    keys, values = cache.data[0, 0], cache.data[0, 1]
+    mask = additive(torch.arange(45) < torch.tensor(lengths)[:, None, None], torch.float32)
+    for row, length in enumerate(lengths):
+        keys[row, :, length:] = values[row, :, length:] = float("nan")
+    out = native.attention(q, keys, values, mask, 45)
+    for row, length in enumerate(lengths):
+        alone = (x[row : row + 1, :, :length].contiguous() for x in (keys, values))
+        assert native.attention(q[row : row + 1], *alone, None, length).equal(out[row : row + 1])
+
+
+@compiled
 @pytest.mark.parametrize("width", [20, 64])
 def test_a_query_gets_the_same_bits_alone_and_among_others(width):
     cache, q = cached(1, 3, 60, width), torch.randn(1, 13, 9, width)

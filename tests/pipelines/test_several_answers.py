@@ -13,6 +13,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.cli import main
 from drafterforge.data.answers import AnswerSet
+from drafterforge.drafters.retrieval.model import Datastore
 from drafterforge.evaluation import held_out
 from drafterforge.targets.fingerprint import fingerprint
 from tests.pipelines.conftest import LEFT_OUT, PLAIN, SMOKE, Bench
@@ -109,6 +110,24 @@ def test_another_number_of_answers_is_another_drafter(several):
     assert manifest_of(several, "store").metrics["sequences"] == 5
     assert "num_answers: 5 there, null now" in several(*brief, "drafter=retrieval", "name=store").one_line()
     assert "has 16 training answers" in several(*brief, "trainer.num_answers=17", "name=more").one_line()
+
+
+def test_a_datastore_adds_the_answers_that_its_parent_lacks(several):
+    store = ("train-drafter", "domain=general", "drafter=retrieval", "data.features=online", *SMOKE)
+    assert several(*store, "answers=grammar", "name=store").code == 0
+    done = several(*store, ANSWERS, "drafter.init=store", "name=more")
+    assert done.code == 0, done.err
+    first, more = (Datastore.open(several.artifact("drafters", name)).sequences() for name in ("store", "more"))
+    assert [text.tolist() for text in more[: len(first)]] == [text.tolist() for text in first]  # none is stored twice
+    at_once = several(*store, ANSWERS, "name=at-once")
+    assert at_once.code == 0
+    joined = Datastore.open(several.artifact("drafters", "at-once")).sequences()
+    assert sorted({text.tobytes() for text in more}) == sorted({text.tobytes() for text in joined})
+    manifest = manifest_of(several, "more")
+    assert parents(manifest)[-1] == ("drafters", "store")
+    assert "parent: null there" in several(*store, ANSWERS, "drafter.init=store", "name=at-once").one_line()
+    line = several(*store, ANSWERS, "drafter.init=nothing", "name=x").one_line()
+    assert "nothing" in line and "name=" in line, line
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "retrieval", "causal_lm"])

@@ -39,11 +39,17 @@ class RetrievalKind(DrafterKind):
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
         count = {"num_answers": job.trainer.num_answers} if job.trainer.num_answers else {}
-        return {"drafter": {"kind": KIND}, "domain": job.domain, "answers": job.answers.digest, **count}
+        parent = {"parent": job.parent.manifest.digest} if job.parent else {}
+        return {"drafter": {"kind": KIND}, "domain": job.domain, "answers": job.answers.digest, **parent, **count}
 
     def build(self, job: TrainingJob) -> Datastore:
-        """The datastore of the training answers."""
-        return Datastore.build(answer_texts(job.answers.rows("train", job.answers_domain), RetrievalSpec().max_ngram))
+        """The datastore of the parent's answers, if there is one, and of the training answers that it lacks."""
+        texts = list(answer_texts(job.answers.rows("train", job.answers_domain), RetrievalSpec().max_ngram))
+        if job.parent:
+            earlier = Datastore.open(job.parent.folder).sequences()
+            stored = {text.tobytes() for text in earlier}
+            texts = [*earlier, *(text for text in texts if text.astype(np.int32).tobytes() not in stored)]
+        return Datastore.build(texts)
 
     def train(self, job: TrainingJob) -> TrainedDrafter:
         """See `DrafterKind`; there is nothing to optimise."""

@@ -166,6 +166,11 @@ class Datastore:
         save_file({"text": text}, folder / FILE)
         (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n")
 
+    def sequences(self) -> list[np.ndarray]:
+        """The stored sequences, [n] int32 each."""
+        ends = np.flatnonzero(self._text == SEPARATOR)
+        return [self._text[start + 1 : end] for start, end in pairwise(ends)]
+
     @property
     def num_sequences(self) -> int:
         return int((self._text == SEPARATOR).sum()) - 1
