@@ -3,7 +3,8 @@
 
     python scripts/study_premise.py PROMPTS QUESTIONS [--general chat] [--unseen clinical] [--json FILE] [KEY=VALUE ...]
 
-PROMPTS has a JSONL file of training prompts for each domain, QUESTIONS one of held-out prompts under the same name.
+PROMPTS has a JSONL file of training prompts for each domain, QUESTIONS one of held-out prompts under the same name
+(scripts/natural_prompts.py writes both).
 Commands are printed and run, without those whose artifact is there (--list: only printed).  KEY=VALUE are settings of
 all commands, such as runs_dir=.  They make:
 

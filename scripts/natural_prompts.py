@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Writes natural prompts of open licences by domain, and held-out questions that no prompt repeats.
+
+    python scripts/natural_prompts.py OUT OWNER/NAME=CLONE ... [--also FOLDER] [--held-out FOLDER]
+
+CLONE is a git clone of a public repository, of which these are read:
+
+    lmarena/arena-hard-auto        chat                  Apache-2.0
+    yizhongw/self-instruct         chat                  Apache-2.0
+    teknium1/GPTeacher             chat, python, tools   MIT
+    pubmedqa/pubmedqa              clinical              MIT
+
+`--also` adds the prompts of JSONL files NAME.jsonl, lines of {"messages", "domain", "source", "licence"}, and
+`--held-out` the questions of others; `code` is called `python`, and lines of a grammar or of PubMedQA are left out.
+OUT/prompts/DOMAIN.jsonl is for `data=jsonl path=`, OUT/questions/DOMAIN.jsonl for `suite.questions=`; together they
+are what scripts/study_premise.py takes.  A domain without held-out files keeps 120 of its prompts as questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drafterforge.errors import ConfigError, DrafterforgeError
+
+MAX_WORDS = 300
+QUESTIONS = 120
+NAMES = {"code": "python"}
+LEFT_OUT = ("grammar", "pubmedqa")  # sources: not natural; only of the domain `clinical`
+
+Row = dict[str, Any]
+
+
+def instruction(row: Row) -> str:
+    """An instruction and its input, as Alpaca's form has them."""
+    text = row.get("input") or (row.get("instances") or [{}])[0].get("input") or ""
+    return f"{row['instruction']}\n{text}".strip()
+
+
+def turn(row: Row) -> str:
+    """The first turn of a question."""
+    return str(row.get("prompt") or row["turns"][0]).strip()
+
+
+def abstract(row: Row) -> str:
+    """A question about an abstract of PubMed."""
+    return f"{' '.join(row['CONTEXTS'])}\n\n{row['QUESTION']} Answer from the text, and explain."
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of a repository."""
+
+    repository: str
+    path: str
+    domain: str
+    licence: str
+    read: Callable[[Row], str]
+    keep: str = ""  # only prompts that contain this
+
+
+SOURCES = (
+    Source("lmarena/arena-hard-auto", "data/arena-hard-v0.1/question.jsonl", "chat", "Apache-2.0", turn),
+    Source("lmarena/arena-hard-auto", "data/arena-hard-v2.0/question.jsonl", "chat", "Apache-2.0", turn),
+    Source("yizhongw/self-instruct", "human_eval/user_oriented_instructions.jsonl", "chat", "Apache-2.0", instruction),
+    Source("yizhongw/self-instruct", "data/seed_tasks.jsonl", "chat", "Apache-2.0", instruction),
+    Source("teknium1/GPTeacher", "Roleplay/roleplay-simple-deduped-roleplay-instruct.json", "chat", "MIT", instruction),
+    Source("teknium1/GPTeacher", "Toolformer/toolformer-similarity-0.9-dataset.json", "tools", "MIT", instruction),
+    Source("teknium1/GPTeacher", "Codegen/codegen-instruct.json", "python", "MIT", instruction, keep="python"),
+    Source("pubmedqa/pubmedqa", "data/ori_pqal.json", "clinical", "MIT", abstract),
+)
+
+
+@dataclass
+class Domain:
+    """Prompts with their source and licence, and held-out questions."""
+
+    prompts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    questions: list[str] = field(default_factory=list)
+
+    def hold_out(self, rng: random.Random) -> None:
+        """Move prompts to the questions if there are none; drop those that are questions."""
+        order = sorted(self.prompts)
+        rng.shuffle(order)
+        self.questions = self.questions or order[:QUESTIONS]
+        held_out = set(self.questions)
+        self.prompts = {prompt: self.prompts[prompt] for prompt in order if prompt not in held_out}
+
+
+def rows_of(source: Source, clone: Path) -> Iterator[Row]:
+    """The rows of a file in a clone's last commit: a JSON list, a JSON table, or a row a line."""
+    command = ["git", "-C", str(clone), "show", f"HEAD:{source.path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ConfigError(f"{clone} has no {source.path} in its last commit; clone {source.repository} whole")
+    if source.path.endswith(".jsonl"):
+        yield from map(json.loads, filter(None, done.stdout.split("\n")))
+        return
+    table = json.loads(done.stdout)
+    yield from table.values() if isinstance(table, dict) else table
+
+
+def lines_of(folder: Path) -> Iterator[tuple[str, str, Row]]:
+    """Domain, prompt and row of every line of a folder that is read."""
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in filter(None, path.read_text().split("\n")):
+            row = json.loads(line)
+            if not any(part in row["source"] for part in LEFT_OUT) and row.get("variant") != "ood":
+                yield NAMES.get(row["domain"], row["domain"]), row["messages"][0]["content"], row
+
+
+def collect(clones: dict[str, Path], also: Path | None, held_out: Path | None) -> dict[str, Domain]:
+    """All domains, by name."""
+    domains: dict[str, Domain] = {}
+    for source in SOURCES:
+        if source.repository in clones:
+            domain = domains.setdefault(source.domain, Domain())
+            for row in rows_of(source, clones[source.repository]):
+                if source.keep in (prompt := source.read(row)).lower():
+                    domain.prompts.setdefault(prompt, (source.repository, source.licence))
+    for name, prompt, row in lines_of(also) if also else ():
+        domains.setdefault(name, Domain()).prompts.setdefault(prompt, (row["source"], row["licence"]))
+    for name, prompt, _ in lines_of(held_out) if held_out else ():
+        if name != "chat" and name in domains:
+            domains[name].questions.append(prompt)
+    rng = random.Random(0)
+    for name in sorted(domains):
+        domain = domains[name]
+        domain.prompts = {text: about for text, about in domain.prompts.items() if len(text.split()) <= MAX_WORDS}
+        domain.questions = [text for text in domain.questions if len(text.split()) <= MAX_WORDS]
+        domain.hold_out(rng)
+    return domains
+
+
+def write(out: Path, domains: dict[str, Domain]) -> None:
+    """Write two files a domain, and print what they hold."""
+    for name, domain in sorted(domains.items()):
+        prompts = [
+            {"messages": [{"role": "user", "content": text}], "domain": name, "source": source, "licence": licence}
+            for text, (source, licence) in domain.prompts.items()
+        ]
+        questions = [
+            {"question_id": f"{name}-{number}", "category": name, "turns": [text]}
+            for number, text in enumerate(domain.questions)
+        ]
+        for kind, lines in (("prompts", prompts), ("questions", questions)):
+            (out / kind).mkdir(parents=True, exist_ok=True)
+            (out / kind / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        print(f"{name}: {len(prompts)} prompts, {len(questions)} questions")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("clones", nargs="*", metavar="OWNER/NAME=CLONE")
+    parser.add_argument("--also", type=Path, metavar="FOLDER", help="further prompts, NAME.jsonl")
+    parser.add_argument("--held-out", type=Path, metavar="FOLDER", help="questions, NAME.jsonl")
+    options = parser.parse_args(arguments)
+    try:
+        clones = {name: Path(path) for name, _, path in (text.partition("=") for text in options.clones)}
+        names = {source.repository for source in SOURCES}
+        if unread := clones.keys() - names:
+            raise ConfigError(f"{min(unread)} is not read; type one of {', '.join(sorted(names))}")
+        write(options.out, collect(clones, options.also, options.held_out))
+    except DrafterforgeError as error:
+        print(f"natural_prompts: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Natural prompts: what is read of clones and of folders, and that no prompt is also a question."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.test_scripts import SCRIPTS, import_script
+
+PUBMEDQA = "pubmedqa/pubmedqa"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    return import_script(next(path for path in SCRIPTS if path.stem == "natural_prompts"), monkeypatch)
+
+
+@pytest.fixture
+def clone(tmp_path) -> Path:
+    folder = tmp_path / "clone"
+    (folder / "data").mkdir(parents=True)
+    table = {str(i): {"CONTEXTS": [f"Text {i}."], "QUESTION": f"Is it {i}?"} for i in range(125)}
+    table["long"] = {"CONTEXTS": ["word " * 301], "QUESTION": "Is it long?"}
+    (folder / "data" / "ori_pqal.json").write_text(json.dumps(table))
+    git = ("git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.c")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "data")):
+        subprocess.run([*git, *words], check=True)
+    return folder
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def line_of(domain: str, text: str, **more: str) -> dict:
+    messages = [{"role": "user", "content": text}]
+    return {"messages": messages, "domain": domain, "source": "GSM8K", "licence": "MIT"} | more
+
+
+def test_prompts_of_clones_and_folders_are_no_questions(script, clone, tmp_path):
+    also, held_out, out = tmp_path / "also", tmp_path / "held-out", tmp_path / "out"
+    rows = [line_of("code", "Sort\u2028a list."), line_of("code", "Twice."), line_of("code", "x", source="own grammar")]
+    for folder, content in ((also, rows), (held_out, [line_of("code", "Twice."), line_of("code", "y", variant="ood")])):
+        folder.mkdir()
+        (folder / "code.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content))
+    assert script.main([str(out), f"{PUBMEDQA}={clone}", "--also", str(also), "--held-out", str(held_out)]) == 0
+    prompts, questions = lines(out / "prompts" / "python.jsonl"), lines(out / "questions" / "python.jsonl")
+    assert prompts == [line_of("python", "Sort\u2028a list.")]
+    assert [question["turns"] for question in questions] == [["Twice."]]
+    prompts, questions = lines(out / "prompts" / "clinical.jsonl"), lines(out / "questions" / "clinical.jsonl")
+    assert (len(prompts), len(questions)) == (5, 120)  # without the long one
+    texts = {prompt["messages"][0]["content"] for prompt in prompts}
+    assert not texts & {question["turns"][0] for question in questions}
+    assert {(prompt["source"], prompt["licence"]) for prompt in prompts} == {(PUBMEDQA, "MIT")}
+
+
+def test_another_repository_and_a_clone_without_the_file_are_one_line(script, clone, tmp_path, capsys):
+    assert script.main([str(tmp_path / "out"), f"someone/else={clone}"]) == 2
+    assert "someone/else is not read; type one of lmarena/arena-hard-auto" in capsys.readouterr().err
+    assert script.main([str(tmp_path / "out"), f"teknium1/GPTeacher={clone}"]) == 2
+    assert "clone teknium1/GPTeacher whole" in capsys.readouterr().err
