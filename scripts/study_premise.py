@@ -49,9 +49,15 @@ from rich.table import Table
 PUBLIC, CONTROL, HEDGE = "public", "control", "hedgespec"
 FULL, LORA = "full", "lora"
 TUNING = {FULL: ("drafter=eagle3",), LORA: ("drafter=lora", "trainer.lr=4e-3")}
-STEPS = 200  # of an expert, see configs/experiment/premise_expert.yaml
+STEPS = 80  # of an expert, see configs/experiment/premise_expert.yaml
 UNSEEN_PROMPTS = 500
-REPLAYED = ("suite.timed_prompts=0", "suite.tuning_prompts=0", "suite.check_live=false", "suite.pool_orders=1")
+REPLAYED = (
+    "suite.max_new_tokens=64",
+    "suite.timed_prompts=0",
+    "suite.tuning_prompts=0",
+    "suite.check_live=false",
+    "suite.pool_orders=1",
+)
 Played = dict[tuple[str, str, int], tuple[int, int]]  # domain, question, turn -> tokens, cycles
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 

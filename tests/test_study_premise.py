@@ -55,7 +55,7 @@ def test_every_command_is_accepted(study, folder):
         *("public", "clinical-full", "clinical-lora", "math-full", "math-lora", "sql-full", "sql-lora", "control")
     ]
     control = next(step for step in steps if step.name == "control")
-    assert "trainer.max_steps=400" in control.words  # as many as two experts take
+    assert "trainer.max_steps=160" in control.words  # as many as two experts take
     assert "answers=[n-chat,n-math,n-sql]" in control.words  # not those of the unseen domain
 
 
