@@ -13,7 +13,7 @@ CLONE is a git clone of a public repository, of which these are read:
 `--also` adds the prompts of JSONL files NAME.jsonl, lines of {"messages", "domain", "source", "licence"}, and
 `--held-out` the questions of others; `code` is called `python`, and lines of a grammar or of PubMedQA are left out.
 OUT/prompts/DOMAIN.jsonl is for `data=jsonl path=`, OUT/questions/DOMAIN.jsonl for `suite.questions=`; together they
-are what scripts/study_premise.py takes.  A domain without held-out files keeps 120 of its prompts as questions.
+are what scripts/study_premise.py takes.  A domain without held-out files, and chat, keeps 120 prompts as questions.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def rows_of(source: Source, clone: Path) -> Iterator[Row]:
 
 def lines_of(folder: Path) -> Iterator[tuple[str, str, Row]]:
     """Domain, prompt and row of every line of a folder that is read."""
-    for path in sorted(folder.glob("*.jsonl")):
+    if not (paths := sorted(folder.glob("*.jsonl"))):
+        raise ConfigError(f"{folder} has no file NAME.jsonl; type a folder of prompts")
+    for path in paths:
         for line in filter(None, path.read_text().split("\n")):
             row = json.loads(line)
             if not any(part in row["source"] for part in LEFT_OUT) and row.get("variant") != "ood":
@@ -172,6 +174,9 @@ def main(arguments: list[str] | None = None) -> int:
         write(options.out, collect(clones, options.also, options.held_out))
     except DrafterforgeError as error:
         print(f"natural_prompts: {error}", file=sys.stderr)
+        return 2
+    except (LookupError, TypeError, ValueError, OSError) as error:
+        print(f"natural_prompts: a line or a file cannot be read: {error!r}", file=sys.stderr)
         return 2
     return 0
 

@@ -62,3 +62,8 @@ def test_another_repository_and_a_clone_without_the_file_are_one_line(script, cl
     assert "someone/else is not read; type one of lmarena/arena-hard-auto" in capsys.readouterr().err
     assert script.main([str(tmp_path / "out"), f"teknium1/GPTeacher={clone}"]) == 2
     assert "clone teknium1/GPTeacher whole" in capsys.readouterr().err
+    assert script.main([str(tmp_path / "out"), "--also", str(tmp_path / "nowhere")]) == 2
+    assert "has no file NAME.jsonl" in capsys.readouterr().err
+    (tmp_path / "code.jsonl").write_text('{"prompt": "x"}\n')
+    assert script.main([str(tmp_path / "out"), "--also", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
