@@ -118,7 +118,7 @@ class _Player(BatchAnswerer):
     """The schedule of an answerer, with the seconds that its passes would take."""
 
     def __init__(self, batch_size: int, speed: AnsweringSpeed, lengths: list[int]) -> None:
-        cache = SimpleNamespace(keep_rows=lambda rows: None)
+        cache = SimpleNamespace(keep_rows=lambda rows: None, expect_rows=lambda rows: None)
         super().__init__(SimpleNamespace(new_cache=lambda batch: cache, eos_ids=frozenset((END,))), batch_size)
         self.speed, self.answer_lengths, self.seconds = speed, lengths, 0.0
 
