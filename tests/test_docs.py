@@ -18,7 +18,11 @@ import drafterforge
 from drafterforge.assembly.text import GenerationOptions
 from drafterforge.cli import COMMANDS, HELP
 from drafterforge.cli.overrides import read_config, split_drafters
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.rows import Cycle, Generation
+from tests.models import tiny_drafter, tiny_target
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "drafterforge").rglob("README.md")])
@@ -233,3 +237,15 @@ def test_every_headline_figure_stands_in_the_results():
         for number in value.split(", "):
             assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", sections[anchor]), (anchor, number)
         assert set(command.split()) <= set(re.split(r"\s", sections[anchor])), (anchor, command)
+
+
+def test_the_scheduler_of_the_page_is_complete_and_lossless():
+    blocks = [block for kind, block in BLOCK.findall((ROOT / "docs" / "extending.md").read_text()) if kind == "python"]
+    names: dict = {}
+    exec(next(block for block in blocks if "class Alternating" in block), names)
+    target = tiny_target()
+    pool = Pool({"general": FusedDrafter(tiny_drafter(target), target.backbone.embedding)}, "static",
+                scheduler=names["Alternating"]())  # fmt: skip
+    answer = Engine(target, pool).generate([[5, 6, 7, 8]], 24)[0]
+    assert answer.tokens == Engine(target).generate([[5, 6, 7, 8]], 24)[0].tokens
+    assert {4, 8} <= {cycle.num_nodes for cycle in answer.cycles}

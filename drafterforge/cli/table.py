@@ -94,7 +94,7 @@ COMMANDS = {
     "import": Command(
         "drafterforge.pipelines.import_drafter",
         bundle.ImportConfig,
-        "turn a published EAGLE-3 head into a drafter",
+        "turn a published EAGLE-3 head or block drafter into a drafter",
         yaml="import",  # a keyword, so the module has another name
     ),
     "quickstart": Command(

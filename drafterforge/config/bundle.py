@@ -27,7 +27,7 @@ class ExportConfig:
         "bundle: a folder | tar: one reproducible file | sglang | vllm: single drafters for these servers | "
         "vllm-pool: a bundle that vLLM decodes with as a pool",
     )
-    drafter: str = setting("", "format=sglang|vllm: name of the drafter to export; empty: all EAGLE-3 drafters")
+    drafter: str = setting("", "format=sglang|vllm: name of the drafter to export; empty: all that the format can hold")
     layout: str = setting("", "format=vllm: speculators | plain: the layout of SGLang; empty: speculators")
     weights: str = setting("auto", "format=sglang|vllm: bfloat16 | float32 | auto: bfloat16 if that is exact")
     licence: str = setting(
@@ -60,7 +60,7 @@ class ImportConfig:
     """`drafterforge import`."""
 
     target: TargetConfig = section(TargetConfig)
-    path: str = setting("", "folder or hub id of a published EAGLE-3 head")
+    path: str = setting("", "folder or hub id of a published EAGLE-3 head or block drafter")
     revision: str | None = setting(None, "hub revision")
     format: str = setting("auto", "eagle3: layout of SafeAILab and SGLang | speculators | auto: from its config")
     layer_ids: list[int] = setting([], "three target layers whose input the head reads; empty: from its config")

@@ -148,11 +148,11 @@ class BlockDrafterConfig(FeatureDrafterConfig):
     kind: str = setting("block", "kind of drafter; set by drafter=")
     num_layers: int = setting(2, "decoder layers; drafter.init=warm takes the target's last ones")
     block_size: int = setting(8, "tokens of a block: the last committed one and the drafted ones")
-    num_anchors: int = setting(64, "blocks of an answer, at random positions, in one training step")
+    num_anchors: int = setting(64, "blocks of a conversation, at random positions of its answers, in one training step")
     markov_rank: int = setting(0, "rank of DSpark's scores of pairs of drafted tokens; 0: none")
-    confidence: bool = setting(False, "DSpark's estimate of how far each position is accepted; trees are cut by it")
+    confidence: bool = setting(False, "DSpark's estimate of how likely each position is accepted; trees are cut by it")
     position_weights: str = setting(
-        "decay", "loss weight of position i; decay: trainer.step_decay ** i | dpace: what accept lengths depend on"
+        "decay", "loss weight of position i; decay: trainer.step_decay ** i | dpace: its share in the accept length"
     )
     dpace_alpha: float = setting(0.5, "dpace takes (1 - dpace_alpha) * q + dpace_alpha for a probability q")
 

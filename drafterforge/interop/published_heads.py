@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,7 +20,7 @@ from drafterforge.drafters.eagle3.spec import check_spec
 from drafterforge.drafters.registry import KINDS
 from drafterforge.errors import ArtifactError, quote, shorten
 from drafterforge.interop.layout import TargetFacts, served_spec
-from drafterforge.interop.published_spec import HeadConfig, explain_taps, head_spec, open_config
+from drafterforge.interop.published_spec import HeadConfig, explain_taps, head_spec, open_config, read_rope
 from drafterforge.interop.vllm.layouts import OURS, THEIRS
 
 INDEX = "model.safetensors.index.json"
@@ -84,11 +85,16 @@ def read_head(
     config = read_json(folder / "config.json")
     for kind in KINDS.values() if isinstance(config, dict) else ():
         if kind.publishes(config):
-            paths = weight_files(folder)
+            if format != "auto" or layer_ids or norm_before_residual is not None:
+                raise ArtifactError(
+                    f"{folder} is a block drafter; format=, layer_ids= and norm_before_residual= are for EAGLE-3 "
+                    "heads, leave them out"
+                )
+            paths, (config, notes) = weight_files(folder), _with_rope(config, str(folder))
             module = kind.read_published(config, read_tensors(paths), target.config, target.embedding, str(folder))
             if module.spec.tap_layers != target.taps:
                 raise ArtifactError(f"{folder} {explain_taps(module.spec.tap_layers, target.taps)}")
-            return ForeignHead(module, module.spec.method, hashes_of(folder, paths), [], kind.name)
+            return ForeignHead(module, module.spec.method, hashes_of(folder, paths), notes, kind.name)
     head = open_config(config, str(folder / "config.json"), format)
     paths = weight_files(folder)
     tensors = _rename_layer(read_tensors(paths), folder)
@@ -172,6 +178,18 @@ def _rename_layer(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]
     if len(names) < len(tensors):
         raise ArtifactError(f"{folder} holds its layer both as {OURS}* and as {THEIRS}*; wanted one of them")
     return {ours: tensors[name] for ours, name in names.items()}
+
+
+def _with_rope(config: dict[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
+    """The config of a block drafter with `rope_parameters` of its layers, and lines to print."""
+    layer = config.get("transformer_layer_config", config)
+    if not isinstance(layer, dict):
+        return config, []  # its reader refuses it
+    head = HeadConfig(source, "block", config, layer)
+    layer = {**layer, "rope_parameters": read_rope(head)}
+    return (
+        {**config, "transformer_layer_config": layer} if "transformer_layer_config" in config else layer
+    ), head.notes
 
 
 def _check_embedding(embedding: Tensor | None, target: TargetFacts, head: HeadConfig) -> None:

@@ -14,11 +14,18 @@ from drafterforge.config.compose import to_dict
 from drafterforge.config.drafter import LoraConfig
 from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import TrainedParent
+from drafterforge.drafters.block.spec import SHAPE, BlockSpec
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.drafters.eagle3.spec import NORMS_31, DrafterSpec
 from drafterforge.drafters.registry import manifest_kind, trained_kind
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import Target
+
+# settings that a new drafter takes from its parent, by kind
+SHAPES = {
+    "eagle3": (DrafterSpec, NORMS_31),
+    "block": (BlockSpec, SHAPE),
+}
 
 
 def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent | None, TrainedParent | None]:
@@ -36,7 +43,7 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
             f"drafter.init={init} is a drafter of kind {kind}, but drafter={cfg.drafter.kind} needs one of its own "
             "kind to start from; name another, or leave drafter.init out"
         )
-    require_norms_of(cfg, folder)
+    require_shape_of(cfg, folder)
     if not cfg.drafter.is_adapter:
         return named, None
     generalist = trained_kind(cfg.drafter.kind).base_of(folder)
@@ -52,19 +59,25 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
     return parent, named
 
 
-def require_norms_of(cfg: TrainDrafterConfig, parent: Path) -> None:
-    """ConfigError if EAGLE-3.1 norms were typed that the parent lacks, whose layers the new drafter keeps."""
-    typed = [key for key in NORMS_31 if getattr(cfg.drafter, key, False)]
+def require_shape_of(cfg: TrainDrafterConfig, parent: Path) -> None:
+    """ConfigError if a shape was typed that differs from the parent's, whose layers the new drafter keeps."""
+    spec_class, keys = SHAPES.get(cfg.drafter.kind, (None, ()))
+    typed = [key for key in keys if getattr(cfg.drafter, key) != getattr(type(cfg.drafter), key)]
     if not typed:
         return
     path = (generalist_of(parent) or parent) / "config.json"
-    spec = DrafterSpec.from_config(read_json(path), str(path))
+    spec = spec_class.from_config(read_json(path), str(path))
     for key in typed:
-        if not getattr(spec, key):
+        if (value := getattr(cfg.drafter, key)) != (kept := getattr(spec, key)):
             raise ConfigError(
-                f"drafter.{key}=true differs from false of drafter.init={cfg.drafter.init}, whose layers are kept; "
-                "leave it out, or type drafter.init=warm for new weights"
+                f"drafter.{key}={yaml_text(value)} differs from {yaml_text(kept)} of drafter.init={cfg.drafter.init}, "
+                "whose layers are kept; leave it out, or type drafter.init=warm for new weights"
             )
+
+
+def yaml_text(value: object) -> str:
+    """A value as it is typed."""
+    return str(value).lower()
 
 
 def with_lora_of(cfg: TrainDrafterConfig, expert: Manifest) -> TrainDrafterConfig:

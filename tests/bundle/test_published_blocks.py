@@ -83,6 +83,7 @@ def test_a_drafter_of_all_tokens_may_leave_out_the_maps(facts, tmp_path):
         ({"aux_hidden_state_layer_ids": []}, r"is \(\), wanted 1 to 64"),
         ({"aux_hidden_state_layer_ids": [1] * 65}, "wanted 1 to 64"),
         ({"sample_from_anchor": True}, "sample_from_anchor=True"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"block_size": 1}, "block_size is 1, wanted a number from 2"),
         ({"mask_token_id": 100_000_000}, "mask_token_id is 100000000"),
         ({"mask_token_id": None}, "mask_token_id"),
@@ -96,6 +97,33 @@ def test_what_does_not_fit_is_refused(facts, tmp_path, change, line):
     with pytest.raises(ArtifactError, match=line) as raised:
         read_head(tmp_path, facts)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("layout", ["speculators", "plain"])
+def test_a_drafter_whose_anchor_may_propose_is_refused(facts, tmp_path, layout):
+    write_vllm(tmp_path, random_block(facts, markov_rank=3), facts, tmp_path, layout)
+    edit(tmp_path, sample_from_anchor=...)
+    if layout == "plain":
+        read_head(tmp_path, facts)  # dspark_bonus_anchor says the same
+        edit(tmp_path, dspark_bonus_anchor=...)
+    with pytest.raises(ArtifactError, match="neither sample_from_anchor=false nor dspark_bonus_anchor=true"):
+        read_head(tmp_path, facts)
+
+
+def test_the_rope_is_read_from_older_configs_and_a_contradiction_is_refused(facts, tmp_path):
+    write_vllm(tmp_path, random_block(facts), facts, tmp_path, "plain")
+    edit(tmp_path, rope_parameters=..., rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2.0})
+    rope = read_head(tmp_path, facts).drafter.spec.rope_parameters
+    assert (rope["rope_type"], rope["rope_theta"], rope["factor"]) == ("linear", 5e5, 2.0)
+    edit(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 1e4})
+    with pytest.raises(ArtifactError, match="contradicts itself"):
+        read_head(tmp_path, facts)
+
+
+def test_settings_of_eagle_heads_are_refused(facts, tmp_path):
+    write_vllm(tmp_path, random_block(facts), facts, tmp_path)
+    with pytest.raises(ArtifactError, match="is a block drafter; format=, layer_ids="):
+        read_head(tmp_path, facts, layer_ids=[1, 2, 3])
 
 
 @pytest.mark.parametrize("name", ["fc.weight", "layers.1.self_attn.q_norm.weight", "lm_head.weight"])

@@ -109,7 +109,7 @@ def test_a_drafter_that_decodes_gives_the_logits_of_the_module(target, variant):
             return mixed.transpose(0, 1)
 
         size = module.spec.block_size
-        states = module(module.block_tokens(tokens[-1:])[0], 11 + torch.arange(size), attend)[1:]
+        states = module(module.block_tokens(tokens[-1:])[0], 11 + torch.arange(size), torch.float32, attend)[1:]
         expected = module.lm_head(states)
         after = group.drafters.after(logits, tokens[-1:])
         if module.spec.markov_rank:

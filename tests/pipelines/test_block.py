@@ -34,6 +34,8 @@ def test_a_block_drafter_and_its_expert_are_trained_decoded_bundled_and_evaluate
         rows = rows_of(trained, name)
         assert [row["mismatches"] for row in rows] == [0] * len(rows) and rows[-1]["method"].startswith("block tree")
     assert "trained before" in trained(*TRAIN, "name=general-block", "drafter.block_size=4", *heads).err
+    longer = (*TRAIN, "drafter.init=general-block", "name=longer", "drafter.block_size=6")
+    assert "drafter.block_size=6 differs from 4 of drafter.init=general-block" in trained(*longer).one_line()
 
     plain = trained(*ASK)
     for drafter in (

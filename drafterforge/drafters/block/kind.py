@@ -16,6 +16,7 @@ from drafterforge.drafters.block.fused import FusedBlock, StackedBlocks
 from drafterforge.drafters.block.model import BlockDrafter
 from drafterforge.drafters.block.propose import BlockGroup, BlockProposer
 from drafterforge.drafters.block.published import is_published, read_published
+from drafterforge.drafters.block.spec import SHAPE
 from drafterforge.drafters.eagle3.kind import Eagle3Kind
 from drafterforge.tree.grow import TreeShape
 
@@ -35,7 +36,8 @@ class BlockKind(DrafterKind):
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
         from drafterforge.drafters.eagle3.train.job import recorded_settings
 
-        return recorded_settings(job, asdict(job.config))
+        of_parent = SHAPE if job.config.parent else ()
+        return recorded_settings(job, {key: value for key, value in asdict(job.config).items() if key not in of_parent})
 
     def build(self, job: TrainingJob) -> BlockDrafter:
         """See `DrafterKind`; with the parent's weights or new ones."""

@@ -120,10 +120,9 @@ class BlockDrafter(nn.Module):
         masks = torch.full((len(roots), self.spec.num_drafted), self.spec.mask_token_id, device=roots.device)
         return torch.cat((roots[:, None], masks), dim=1)
 
-    def forward(self, tokens: Tensor, positions: Tensor, attend: AttendBlock) -> Tensor:
-        """Normed outputs [N, H] of block tokens [N] at positions [N]."""
-        hidden = self.embed(tokens).to(self.fc.weight.dtype)
-        rope = self.rotary(positions, hidden.dtype)
+    def forward(self, tokens: Tensor, positions: Tensor, dtype: torch.dtype, attend: AttendBlock) -> Tensor:
+        """Normed outputs [N, H] of block tokens [N] at positions [N].  dtype: of the context."""
+        hidden, rope = self.embed(tokens).to(dtype), self.rotary(positions, dtype)
         for number, layer in enumerate(self.layers):
             hidden = layer(hidden, rope, lambda q, k, v, number=number: attend(number, q, k, v))
         return self.norm(hidden)

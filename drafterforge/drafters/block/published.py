@@ -25,6 +25,8 @@ SUPPORTED = {
     "causal": False,
     "use_swa": False,
     "markov_head_type": "vanilla",
+    "hidden_act": "silu",
+    "quantization_config": None,
 }
 
 
@@ -72,7 +74,10 @@ def read_published(
 def read_spec(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], target: PretrainedConfig, source: str
 ) -> BlockSpec:
-    """The spec; ArtifactError for a setting that drafterforge does not support."""
+    """The spec; ArtifactError for a setting that drafterforge does not support.
+
+    config: with `rope_parameters` of the layers.
+    """
     layer = config.get("transformer_layer_config", config)
     inner = config.get("dflash_config") or {}
     settings = {**layer, **inner, **config}
@@ -80,8 +85,12 @@ def read_spec(
         taps = list(config["aux_hidden_state_layer_ids"])
     else:  # named by their output
         taps = [index + 1 for index in settings["target_layer_ids"]]
-    if config.get("speculators_model_type") == "dspark" and "sample_from_anchor" not in config:
-        raise ArtifactError(f"{source}: config.json lacks sample_from_anchor, whose default differs between programs")
+    is_dspark = config.get("speculators_model_type") == "dspark" or config.get("architectures") == [DSPARK]
+    if is_dspark and "sample_from_anchor" not in config and not config.get("dspark_bonus_anchor"):
+        raise ArtifactError(
+            f"{source}: config.json has neither sample_from_anchor=false nor dspark_bonus_anchor=true; drafters whose "
+            "anchor proposes a token, DSpark's default in some programs, are not supported"
+        )
     for key, value in SUPPORTED.items():
         if settings.get(key, value) not in (value, None):
             raise ArtifactError(
@@ -89,7 +98,6 @@ def read_spec(
             )
     if any(kind != "full_attention" for kind in layer.get("layer_types") or []):
         raise ArtifactError(f"{source} has layers with a sliding window, which this version does not support")
-    rope = layer.get("rope_parameters") or {"rope_type": "default", "rope_theta": layer.get("rope_theta", 1e6)}
     rows = len(tensors["d2t"]) if "d2t" in tensors else layer["vocab_size"]
     plain = {
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
@@ -97,7 +105,7 @@ def read_spec(
         "architectures": [ARCHITECTURE],
         "target_hidden_size": config.get("target_hidden_size") or target.hidden_size,
         "draft_vocab_size": rows,
-        "rope_parameters": rope,
+        "rope_parameters": layer["rope_parameters"],
         "eagle_aux_hidden_state_layer_ids": taps,
     }
     return BlockSpec.of(

@@ -18,6 +18,9 @@ DFLASH, DSPARK = "DFlashDraftModel", "Qwen3DSparkModel"
 LARGEST_BLOCK = 256  # tokens
 
 
+SHAPE = ("num_layers", "block_size", "markov_rank", "confidence")  # settings that a new drafter takes from its parent
+
+
 @dataclass(frozen=True)
 class BlockSpec(DrafterSpec):
     """Shapes and constants of a block drafter; those of an EAGLE-3 drafter, whose norms it lacks, and these."""

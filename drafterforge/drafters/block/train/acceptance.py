@@ -21,7 +21,9 @@ class Acceptance(NamedTuple):
 
     valid: Tensor  # whether the position is within the answer, bool
     token: Tensor  # the drafter's probability of the target's most probable token; 0 outside the draft vocabulary
-    overlap: Tensor  # sum min(p, q), the rate at which drafted tokens are accepted; 0 where that token is outside
+    overlap: (
+        Tensor  # sum min(p, q), p over the draft vocabulary alone (DSpark: all tokens); 0 where that token is outside
+    )
 
 
 @torch.no_grad()

@@ -35,7 +35,8 @@ def start_drafter(job: TrainingJob) -> BlockDrafter:
     if start := job.origin or job.parent:
         check_taps(start.folder, load_block(start.folder, embedding), target)
         if settings.tuning == "full":
-            return load_block(start.folder, embedding)
+            drafter = load_block(start.folder, embedding)
+            return freeze_target_head(drafter, target) if settings.head == "target" else drafter
         drafter, additions = load_expert(start.folder, embedding)
         drafter = add_adapter(drafter, settings.lora, job.seed)
         return drafter if additions is None else load_additions(drafter, start.folder / ADAPTER)

@@ -36,7 +36,7 @@ class BlockModule(DistillModule):
         seed: int = 0,
         dpace_alpha: float | None = None,
     ) -> None:
-        """anchors: most of an answer in a step.  seed: of their choice.  dpace_alpha: None: weights decay."""
+        """anchors: most of a sequence in a step.  seed: of their choice.  dpace_alpha: None: weights decay."""
         super().__init__(drafter, target_head, config)
         self.anchors, self.seed, self.dpace_alpha = anchors, seed, dpace_alpha
 
@@ -44,12 +44,12 @@ class BlockModule(DistillModule):
     def depth(self) -> int:
         """Drafted positions that count now."""
         drafted = self.drafter.spec.num_drafted
-        return drafted if self.training else min(self.config.validated_steps, drafted)
+        return drafted if self.training else min(self.config.val_ttt_steps or drafted, drafted)
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, StepCounts]:
         drafter, seed = self.drafter, self.seed * 1_000_003 + self.global_step
         layout = lay_out_anchors(batch, self.depth, self.anchors if self.training else None, seed)
-        outputs = draft_blocks(drafter, batch, layout.rows, self.recompute)[: self.depth]
+        outputs = draft_blocks(drafter, batch, layout.rows)[: self.depth]
         head, additions = base_of(drafter.lm_head).weight, addition_of(drafter.lm_head)
         if drafter.spec.markov_rank:  # the states are those of the block and of the token before, side by side
             outputs = torch.cat((outputs, self._pairs(batch, layout)), dim=-1)
@@ -64,7 +64,7 @@ class BlockModule(DistillModule):
         trains_confidence = drafter.spec.confidence and drafter.confidence_head.proj.weight.requires_grad
         if self.training and (self.dpace_alpha is not None or trains_confidence):
             acceptance = acceptance_of(outputs, head, parts, teacher, layout.slots, config.loss_chunk)
-            if trains_confidence:  # from detached outputs: the drafts are those of a drafter without the head
+            if trains_confidence:  # from detached outputs, so that the head does not train the block
                 logits = drafter.confidence_head.proj(outputs.detach())[..., 0]
                 extra = confidence_loss(logits, acceptance, config.step_decay)
             if self.dpace_alpha is not None:

@@ -111,7 +111,8 @@ class _ChunkedLoss(torch.autograd.Function):
         in_loss = valid & teacher.in_vocab
         weighted = in_loss.sum(dim=1)
         decay = step_decay ** torch.arange(steps, device=device, dtype=torch.float32).repeat(num_experts)
-        scale = decay / weighted.clamp(min=1)
+        counts = weighted if slot_weights is None else torch.full_like(weighted, num_slots)
+        scale = decay / counts.clamp(min=1)
         need_hidden, need_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.zeros_like(hidden) if need_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if need_weight else None
@@ -199,7 +200,7 @@ def ttt_loss(
     hidden: normed layer outputs, [I, M, H]; of K experts that read the same batch, [K * I, M, H].  weight: the draft
     head, [W, H].  slots: slot that predicts from teacher position p at step i, or -1, [I, P], on the host.  token_ids:
     target id of every draft id, [W].  additions: of each expert, to the head; empty: of one drafter without any.
-    slot_weights: of each prediction, [K * I, M]; None: all 1.
+    slot_weights: of each prediction, [K * I, M]; each step's sum is then divided by M.  None: all 1.
     """
     count = max(1, len(additions))
     parts = [part for addition in additions for part in (addition.down, addition.up)]
