@@ -154,6 +154,10 @@ class DrafterKind(ABC):
         shared: cache of weights that drafters loaded together share, initially empty; None: load it alone.
         """
 
+    def parent_settings(self, folder: Path) -> dict[str, Any]:
+        """Settings that a new drafter takes from the full drafter it starts from, in `folder`; none by default."""
+        return {}
+
     def base_of(self, folder: Path) -> Path | None:
         """The folder of the generalist that the adapter in `folder` needs; None: `folder` has full weights."""
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.runs import drafter_manifest
@@ -14,18 +13,9 @@ from drafterforge.config.compose import to_dict
 from drafterforge.config.drafter import LoraConfig
 from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import TrainedParent
-from drafterforge.drafters.block.spec import SHAPE, BlockSpec
-from drafterforge.drafters.eagle3.checkpoint import generalist_of
-from drafterforge.drafters.eagle3.spec import NORMS_31, DrafterSpec
 from drafterforge.drafters.registry import manifest_kind, trained_kind
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import Target
-
-# settings that a new drafter takes from its parent, by kind
-SHAPES = {
-    "eagle3": (DrafterSpec, NORMS_31),
-    "block": (BlockSpec, SHAPE),
-}
 
 
 def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent | None, TrainedParent | None]:
@@ -61,16 +51,12 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
 
 def require_shape_of(cfg: TrainDrafterConfig, parent: Path) -> None:
     """ConfigError if a shape was typed that differs from the parent's, whose layers the new drafter keeps."""
-    spec_class, keys = SHAPES.get(cfg.drafter.kind, (None, ()))
-    typed = [key for key in keys if getattr(cfg.drafter, key) != getattr(type(cfg.drafter), key)]
-    if not typed:
-        return
-    path = (generalist_of(parent) or parent) / "config.json"
-    spec = spec_class.from_config(read_json(path), str(path))
-    for key in typed:
-        if (value := getattr(cfg.drafter, key)) != (kept := getattr(spec, key)):
+    kind, typed = trained_kind(cfg.drafter.kind), cfg.drafter
+    for key, kept in kind.parent_settings(kind.base_of(parent) or parent).items():
+        value = getattr(typed, key)
+        if value not in (kept, getattr(type(typed), key)):
             raise ConfigError(
-                f"drafter.{key}={yaml_text(value)} differs from {yaml_text(kept)} of drafter.init={cfg.drafter.init}, "
+                f"drafter.{key}={yaml_text(value)} differs from {yaml_text(kept)} of drafter.init={typed.init}, "
                 "whose layers are kept; leave it out, or type drafter.init=warm for new weights"
             )
 

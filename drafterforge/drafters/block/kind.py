@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.config.drafter import BlockDrafterConfig
 from drafterforge.drafters.base import DrafterKind, TrainedDrafter, TrainingJob
 from drafterforge.drafters.block.checkpoint import load_generalist
@@ -16,7 +18,7 @@ from drafterforge.drafters.block.fused import FusedBlock, StackedBlocks
 from drafterforge.drafters.block.model import BlockDrafter
 from drafterforge.drafters.block.propose import BlockGroup, BlockProposer
 from drafterforge.drafters.block.published import is_published, read_published
-from drafterforge.drafters.block.spec import SHAPE
+from drafterforge.drafters.block.spec import SHAPE, BlockSpec
 from drafterforge.drafters.eagle3.kind import Eagle3Kind
 from drafterforge.tree.grow import TreeShape
 
@@ -38,6 +40,11 @@ class BlockKind(DrafterKind):
 
         of_parent = SHAPE if job.config.parent else ()
         return recorded_settings(job, {key: value for key, value in asdict(job.config).items() if key not in of_parent})
+
+    def parent_settings(self, folder: Path) -> dict[str, Any]:
+        """See `DrafterKind`; the shape of blocks and heads."""
+        spec = BlockSpec.from_config(read_json(folder / "config.json"), str(folder / "config.json"))
+        return {key: getattr(spec, key) for key in SHAPE}
 
     def build(self, job: TrainingJob) -> BlockDrafter:
         """See `DrafterKind`; with the parent's weights or new ones."""

@@ -8,12 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.config.drafter import Eagle3DrafterConfig
 from drafterforge.drafters.base import DistilTogether, DrafterKind, DrafterSource, TrainedDrafter, TrainingJob
 from drafterforge.drafters.eagle3.checkpoint import check_taps, generalist_of, load_full
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import ADAPTER, load_adapter, merge
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
+from drafterforge.drafters.eagle3.spec import NORMS_31, DrafterSpec
 from drafterforge.drafters.eagle3.stack import Eagle3Proposer, StackedGroup
 from drafterforge.drafters.eagle3.stacked import StackedDrafters, family_order, signature
 from drafterforge.errors import DrafterforgeError
@@ -69,6 +71,11 @@ class Eagle3Kind(DrafterKind):
             shared[key] = drafter, self.fused_class(drafter, embedding)
         drafter, fused = shared[key]
         return fused if source.base is None else fused.with_adapter(load_adapter(source.folder / ADAPTER, drafter))
+
+    def parent_settings(self, folder: Path) -> dict[str, Any]:
+        """See `DrafterKind`; the norms of EAGLE-3.1."""
+        spec = DrafterSpec.from_config(read_json(folder / "config.json"), str(folder / "config.json"))
+        return {key: getattr(spec, key) for key in NORMS_31}
 
     def base_of(self, folder: Path) -> Path | None:
         return generalist_of(folder)
