@@ -52,11 +52,11 @@ def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent |
 def require_shape_of(cfg: TrainDrafterConfig, parent: Path) -> None:
     """ConfigError if a shape was typed that differs from the parent's, whose layers the new drafter keeps."""
     kind, typed = trained_kind(cfg.drafter.kind), cfg.drafter
-    for key, kept in kind.parent_settings(kind.base_of(parent) or parent).items():
+    for key, required in kind.parent_settings(kind.base_of(parent) or parent).items():
         value = getattr(typed, key)
-        if value not in (kept, getattr(type(typed), key)):
+        if value not in (required, getattr(type(typed), key)):
             raise ConfigError(
-                f"drafter.{key}={yaml_text(value)} differs from {yaml_text(kept)} of drafter.init={typed.init}, "
+                f"drafter.{key}={yaml_text(value)} differs from {yaml_text(required)} of drafter.init={typed.init}, "
                 "whose layers are kept; leave it out, or type drafter.init=warm for new weights"
             )
 
