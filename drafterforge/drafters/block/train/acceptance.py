@@ -1,5 +1,6 @@
 """How far the target would accept each position of a block, and what follows: D-PACE's weights, the confidence's loss.
 
+p is normalised over the draft vocabulary; DSpark takes all tokens.
 Axes: I drafted positions, M anchors, P teacher positions, H hidden, W draft vocabulary.
 """
 
@@ -21,9 +22,7 @@ class Acceptance(NamedTuple):
 
     valid: Tensor  # whether the position is within the answer, bool
     token: Tensor  # the drafter's probability of the target's most probable token; 0 outside the draft vocabulary
-    overlap: (
-        Tensor  # sum min(p, q), p over the draft vocabulary alone (DSpark: all tokens); 0 where that token is outside
-    )
+    overlap: Tensor  # sum min(p, q) over the draft vocabulary; 0 where that token is outside
 
 
 @torch.no_grad()
