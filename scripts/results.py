@@ -7,7 +7,8 @@
 
 `docs/reports/index.yaml` lists title, command, note and figures of each report.  A figure is a template of paths into
 the report: `{A / B:.2f}` divides two numbers, `{rows[method=tree*].mat:.2f}` reads the first row that matches, and
-`speedup_ci95.0` the first number of a list.  A report called NAME@DEVICE is NAME measured on another machine;
+`speedup_ci95.0` the first number of a list.  An entry with `pool: shipped` was measured with the drafters of the
+package; its section says if they are newer than the report.  A report called NAME@DEVICE is NAME measured on another machine;
 figures that it lacks are "not run".  The index's `gpu` lists the reports that `scripts/gpu_report.py` makes: one table
 has their figures on a CPU and on each GPU.
 """
@@ -47,6 +48,7 @@ text { fill: #1f2328 } .ours { fill: #1a7f5a } .plain { fill: #6e7781 } .theirs 
 }
 """
 NOT_RUN = "not run"
+EARLIER_POOL = "Measured with an earlier pool: the drafters in the package are newer."
 PARTS = ("manifest.json", "latency.json", "rows.json", "report.json")  # of an artifact
 Report = Mapping[str, Any]
 
@@ -227,14 +229,22 @@ def section(name: str, entry: Report, report: Report, root: Path) -> str:
     """One report: title, command, device, date, commit, notes, tables."""
     template = Template(name, report)
     where = [report.get("device") or report["metrics"]["device"], report.get("dtype")]
-    head = f"{', '.join(filter(None, where))}; {template.look_up('created')[:10]}; commit `{commit_of(root, name)}`."
+    created = template.look_up("created")
+    head = f"{', '.join(filter(None, where))}; {created[:10]}; commit `{commit_of(root, name)}`."
     parts = [f"```bash\n{template.format(entry['command'])}\n```", head]
+    parts += [EARLIER_POOL] if entry.get("pool") == "shipped" and created < pool_date() else []
     parts += [entry["note"]] if "note" in entry else []
     lenient = "@" in name  # another machine may lack a program, such as one that is compared with
     cells = [[template.format(what), fill(template, value, lenient)] for what, value in figures_of(entry)]
     parts += [table(["figure", "value"], cells)] if cells else []
     parts += [text for kind in entry.get("tables", []) for text in TABLES[kind](report)]
     return "\n\n".join(parts)
+
+
+def pool_date() -> str:
+    """When the newest drafter of the package was copied into it."""
+    manifests = ROOT.glob("drafterforge/shipped/*/drafters/*/manifest.json")
+    return max(json.loads(path.read_text())["created"] for path in manifests)
 
 
 def figures_of(entry: Report) -> list[tuple[str, str]]:

@@ -63,6 +63,16 @@ def test_a_report_that_changed_changes_its_section(results, root):
     assert "| 12345.7 |" in (root / "docs" / "results.md").read_text()
 
 
+def test_a_measurement_that_is_older_than_the_pool_says_so(results, root):
+    def section_of_auto(created):
+        change(root, "auto", lambda report: report.update(created=created))
+        assert results("--root", root) == 0
+        return (root / "docs" / "results.md").read_text().split("\n## The default on natural prompts\n")[1].split("\n## ")[0]
+
+    assert "Measured with an earlier pool" in section_of_auto("2001-02-03T04:05:06+00:00")
+    assert "earlier pool" not in section_of_auto("2999-02-03T04:05:06+00:00")
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
