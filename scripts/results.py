@@ -295,7 +295,7 @@ def gpu_section(gpu: Report, index: Report, reports: Mapping[str, Report]) -> st
 def commit_of(root: Path, name: str) -> str:
     """The last commit that brought a measurement: it changed the report's date."""
     report = f"docs/reports/{name}.json"
-    command = ["git", "log", "-1", "--format=%h", "--abbrev=7", '-G"created":', "--", report]
+    command = ["git", "log", "-1", "--follow", "--format=%h", "--abbrev=7", '-G"created":', "--", report]
     return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip() or "uncommitted"
 
 
