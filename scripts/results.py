@@ -8,9 +8,9 @@
 `docs/reports/index.yaml` lists title, command, note and figures of each report.  A figure is a template of paths into
 the report: `{A / B:.2f}` divides two numbers, `{rows[method=tree*].mat:.2f}` reads the first row that matches, and
 `speedup_ci95.0` the first number of a list.  An entry with `pool: shipped` was measured with the drafters of the
-package; its section says if they are newer than the report.  A report called NAME@DEVICE is NAME measured on another machine;
-figures that it lacks are "not run".  The index's `gpu` lists the reports that `scripts/gpu_report.py` makes: one table
-has their figures on a CPU and on each GPU.
+package; its section says if they are newer than the report.  A report called NAME@DEVICE is NAME measured on another
+machine; figures that it lacks are "not run".  The index's `gpu` lists the reports that `scripts/gpu_report.py` makes:
+one table has their figures on a CPU and on each GPU.
 """
 
 from __future__ import annotations

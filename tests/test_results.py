@@ -67,7 +67,8 @@ def test_a_measurement_that_is_older_than_the_pool_says_so(results, root):
     def section_dated(created):
         change(root, "domains", lambda report: report.update(created=created))
         assert results("--root", root) == 0
-        return (root / "docs" / "results.md").read_text().split("\n## Speed on prompts of eight domains\n")[1].split("\n## ")[0]
+        page = (root / "docs" / "results.md").read_text()
+        return page.split("\n## Speed on prompts of eight domains\n")[1].split("\n## ")[0]
 
     assert "Measured with an earlier pool" in section_dated("2001-02-03T04:05:06+00:00")
     assert "earlier pool" not in section_dated("2999-02-03T04:05:06+00:00")
