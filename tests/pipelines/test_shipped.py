@@ -47,7 +47,7 @@ def test_shipped_files_name_no_path():
 def test_the_shipped_datastore_holds_answers_behind_the_end_of_their_prompts():
     store = Datastore.open(DRAFTERS / "store")
     manifest = open_artifact(DRAFTERS / "store", "drafters")
-    assert {parent["kind"] for parent in manifest.parents} == {"answers", "drafters"}  # natural ones, and the store before
+    assert {parent["kind"] for parent in manifest.parents} == {"answers", "drafters"}  # and the store before
     assert store.num_sequences == 7187 and store.num_tokens == manifest.metrics["tokens"] > 800_000
     text = np.asarray(store.text)
     starts = np.flatnonzero(text == SEPARATOR)[:-1] + 1
