@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from drafterforge.cli import COMMANDS
+from drafterforge.kernels import native
 from tests.faults.harness import Bench, Command, FileLayer, start
 from tests.pipelines.conftest import EXPERT, PLAIN, SMOKE
 from tests.tiny import save_tiny_target
@@ -68,6 +69,12 @@ def trap(layer: FileLayer) -> None:
     pickle.load = pickle.loads = refuse("pickle.load")
     torch.load = refuse("torch.load")
     sys.addaudithook(lambda event, arguments: spring(f"{event} {str(arguments)[:100]}") if event in EVENTS else None)
+
+
+@pytest.fixture(autouse=True)
+def kernels() -> None:
+    """Asks the C compiler for its version before the traps: a command does so once, whatever it reads."""
+    native.library()
 
 
 @pytest.fixture
