@@ -63,7 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
 def document(root: Path, check: bool) -> int:
     """Write docs/papers.md, or check it; the exit code."""
     names, evidence, tables = documented(root)
-    page, path = render_papers(evidence, tables), root / "docs" / "papers.md"
+    drafters = shipped_drafters(evidence.about.partition(",")[0])
+    page, path = render_papers(evidence, tables, drafters), root / "docs" / "papers.md"
     if not check:
         write_bytes_atomic(path, page.encode())
         print(f"wrote {path}")

@@ -43,8 +43,12 @@ def test_the_page_and_the_picture_are_what_the_reports_say(results, capsys):
 
 def test_the_papers_tables_are_what_their_reports_say_and_every_empty_cell_has_a_reason(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts")
-    _, evidence, tables = importlib.import_module("papers_tables").documented(ROOT)
-    assert (ROOT / "docs" / "papers.md").read_text() == render_papers(evidence, tables)
+    module = importlib.import_module("papers_tables")
+    _, evidence, tables = module.documented(ROOT)
+    page = render_papers(evidence, tables, module.shipped_drafters("smollm2-135m"))
+    assert (ROOT / "docs" / "papers.md").read_text() == page
+    assert "earlier pool" not in render_papers(evidence, tables)
+    assert "earlier pool" in render_papers(evidence, tables, {"general": "another"})
     assert [cell for table in tables for cell in table.unexplained] == []
 
 

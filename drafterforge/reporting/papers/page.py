@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from drafterforge.reporting.markdown import markdown_table, plain
+from drafterforge.reporting.papers.age import changed_drafters
 from drafterforge.reporting.papers.cells import Cell
 from drafterforge.reporting.papers.claims import CLAIMS, Claim, judge
 from drafterforge.reporting.papers.evidence import Evidence
@@ -26,6 +27,7 @@ VERDICTS = (
     "folders of question files, and TREE is the best static tree that `train-policy` printed; the script fills them in."
 )
 NAME = re.compile(r"[^,:]+")  # of a paper, without its title
+EARLIER_POOL = "Some figures were measured with an earlier pool: the drafters in the package are newer."
 WARNING = (
     "Our figures are measured on the target named here. Published figures are of other models on other hardware: "
     "they show the size of the effects, and their absolute values must not be compared with ours. "
@@ -88,10 +90,16 @@ def _values(cells: Sequence[Cell], claim: Claim, method: str) -> dict[str, float
 # --- output ---------------------------------------------------------------------------------------
 
 
-def render_papers(evidence: Evidence, tables: Sequence[PaperTable]) -> str:
-    """A Markdown file with what holds, and all tables: ours first, the published ones below."""
+def render_papers(evidence: Evidence, tables: Sequence[PaperTable], drafters: Mapping[str, str] | None = None) -> str:
+    """A Markdown file with what holds, and all tables: ours first, the published ones below.
+
+    drafters: sha256 of the manifests of today's drafters by name; the page says if they are not those of the figures.
+    """
     parts = [f"# {TITLE}: {plain(evidence.about)}", WARNING]
     parts += [source] if (source := provenance(evidence)) else []
+    # A report that records no drafters is older than the records.
+    is_old = any(not parents or changed_drafters(parents, drafters or {}) for parents in evidence.parents)
+    parts += [EARLIER_POOL] if drafters and is_old else []
     parts += ["## What holds", VERDICTS, markdown_table(verdict_table(tables))]
     for table in tables:
         commands = "\n".join(table.form.commands)
