@@ -19,7 +19,15 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.replay.answer_recorder import AnswerRecorder
-from drafterforge.replay.curves import actions, pool_scaling, regret_by_order, regret_curves, reward_signals, weights
+from drafterforge.replay.curves import (
+    actions,
+    pool_scaling,
+    pool_sizes,
+    regret_by_order,
+    regret_curves,
+    reward_signals,
+    weights,
+)
 from drafterforge.replay.selector_play import Cycles, RecordedAnswers, accept_rate, tune_options
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.rows import Cycle, Generation
@@ -218,9 +226,18 @@ class SelectorReplay:
                 for domain, indices in self._indices_by_domain().items()
                 for row in reward_signals(recorded.select(indices))
             ],
-            "regret_by_order": regret_by_order(recorded, learners, self.cfg.suite.pool_orders) if several else {},
-            "scaling": pool_scaling(recorded, learners, orders=self.cfg.suite.pool_orders) if several else {},
+            "regret_by_order": self._regret_by_order(learners) if several else {},
+            "scaling": self._pool_scaling(learners) if several else {},
         }
+
+    def _regret_by_order(self, learners: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        with bar("replaying orders", self.cfg.suite.pool_orders) as progress:
+            return regret_by_order(self.static, learners, self.cfg.suite.pool_orders, progress=progress.advance)
+
+    def _pool_scaling(self, learners: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        orders = self.cfg.suite.pool_orders
+        with bar("replaying pools", len(pool_sizes(len(self.static.names))) * orders) as progress:
+            return pool_scaling(self.static, learners, orders, progress=progress.advance)
 
     def pool_cycles(self) -> dict[str, list[Cycles]]:
         """Replayed cycles of each drafter alone and of the pool's selector, without a scheduler."""

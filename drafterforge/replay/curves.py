@@ -163,30 +163,35 @@ def pool_scaling(
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """MAT and regret of selectors, given with their options, in pools of 1, 2 .. N of the drafters.
+    """MAT and regret of selectors, given with their options, in pools of 1, 2, 4, 8 .. and all N of the drafters.
 
     Drafters are added in several random orders, over which figures are averaged; within a pool they keep their order.
-    Regret is against the best drafter of that pool.  Router advice is not used.  progress: called after each replayed
-    pool.
+    Regret is against the best drafter of that pool.  Router advice is not used.  progress: called after each pool of
+    each order.
     """
     rng, count = np.random.default_rng(seed), len(recorded.names)
     permutations = [rng.permutation(count) for _ in range(orders)]
     by_pool: dict[tuple[int, ...], dict[str, tuple[float, float]]] = {}
     rows = []
-    for size in range(1, count + 1):
+    for size in pool_sizes(count):
         averaged = defaultdict(list)
         for permutation in permutations:
             members = tuple(sorted(permutation[:size].tolist()))
             if members not in by_pool:
                 options = {name: _of_members(options, members) for name, options in selectors.items()}
                 by_pool[members] = _of_pool(recorded.of_drafters(members), options)
-                progress()
+            progress()
             for method, figures in by_pool[members].items():
                 averaged[method].append(figures)
         for method, figures in averaged.items():
             mat, regret = np.mean(figures, axis=0)
             rows.append({"method": method, "at": size, "mat": float(mat), "regret_cycles": float(regret)})
     return {"pool size": rows}
+
+
+def pool_sizes(count: int) -> list[int]:
+    """The powers of two below the number of drafters, and the number."""
+    return [1 << power for power in range((count - 1).bit_length())] + [count]
 
 
 def _of_members(options: Mapping[str, Any], members: Sequence[int]) -> dict[str, Any]:

@@ -108,9 +108,9 @@ class DelayQueue(Memory):
             return Rounds(positions, empty, empty, empty[..., 0], np.zeros(0, dtype=bool))
         probs = [self.probs[bisect_right(self.begins, t) - 1] for t in starts]
         windows = positions[:, None] - self.start + np.arange(depth)  # [R, K]
-        unknown = ((0, 0), (0, depth - 1))  # cannot change a judged round
-        gamma, accepted = (np.pad(part, unknown)[:, windows].swapaxes(0, 1) for part in (self.gamma, self.accepted))
-        return Rounds(positions, gamma, accepted, np.array(probs), np.isin(positions, self.begins))
+        gamma, accepted = (_in_windows(part, windows) for part in (self.gamma, self.accepted))
+        begins = set(self.begins)
+        return Rounds(positions, gamma, accepted, np.array(probs), np.array([t in begins for t in starts]))
 
     def add_drafter(self) -> None:
         """Add a drafter without measurements."""
@@ -125,6 +125,13 @@ class DelayQueue(Memory):
         super().remove_drafter(index)
         self.levels = np.delete(self.levels, index)
         self.probs = [np.delete(probs, index, axis=-1).tolist() for probs in self.probs]
+
+
+def _in_windows(values: np.ndarray, windows: np.ndarray) -> np.ndarray:
+    """Values [N, L] in windows of positions [R, K], [R, N, K]; 0 after the last, which cannot change a judged round."""
+    if (missing := windows[-1, -1] + 1 - values.shape[1]) > 0:
+        values = np.concatenate((values, np.zeros((len(values), missing))), axis=1)
+    return values[:, windows].swapaxes(0, 1)
 
 
 def _means(values: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from drafterforge.replay.curves import (
     in_order,
     per_request,
     pool_scaling,
+    pool_sizes,
     regret_by_order,
     regret_curves,
     reward_signals,
@@ -163,7 +164,7 @@ def test_a_pool_of_one_has_no_regret_and_the_full_pool_equals_its_row(recorded, 
     played = []
     rows = pool_scaling(recorded, {"hedgespec": {}, "ucb1": {}}, orders=20, progress=lambda: played.append(1))
     rows = rows["pool size"]
-    assert len(played) == 7  # pools of one, two and three drafters: 3 + 3 + 1
+    assert len(played) == 60  # 20 orders of one, two and three drafters
     methods = ["best in hindsight", "best drafter", "hedgespec", "ucb1"]
     assert [(row["at"], row["method"]) for row in rows] == [(size, name) for size in (1, 2, 3) for name in methods]
     by = {(row["method"], row["at"]): row for row in rows}
@@ -175,6 +176,10 @@ def test_a_pool_of_one_has_no_regret_and_the_full_pool_equals_its_row(recorded, 
             {"method": name, "at": 3} | {key: figures[key] for key in ("mat", "regret_cycles")}
         )
     assert by["best in hindsight", 3]["mat"] > by["best in hindsight", 2]["mat"] > by["best in hindsight", 1]["mat"]
+
+
+def test_pools_double_until_all_drafters_are_in():
+    assert [pool_sizes(count) for count in (1, 2, 7, 8)] == [[1], [1, 2], [1, 2, 4, 7], [1, 2, 4, 8]]
 
 
 def test_in_a_smaller_pool_each_drafter_keeps_its_cost(recorded):
