@@ -47,9 +47,10 @@ SELECTOR_FORMS = (
         "hedgespec",
         "HedgeSpec: drafter selection, by domain",
         "The paper's domains are Python, Math, Biology, Chemistry, MedicalQA, CNN/DM and SQL. Its experts are whole "
-        "heads, trained on domains that the public generalist had not seen; ours are LoRA adapters of rank 16 of a "
-        "generalist that learned all eight domains, so they gain less. Answers end after 128 tokens: there are no "
-        "long chains of reasoning.",
+        "heads, trained on domains that the public generalist had not seen; [Do experts pay?](results.md"
+        "#do-experts-pay) measures such experts. Those of this table are LoRA adapters of rank 16 of a generalist "
+        "that learned all eight domains, and gain next to nothing. Answers end after 128 tokens: there are no long "
+        "chains of reasoning.",
         DOMAINS,
         ("mat", "tokens_per_s"),
         (ALONE, Line("the domain's expert", drafter=EXPERT), UCBSPEC, EXP3SPEC, *HEDGESPEC, HINDSIGHT),
