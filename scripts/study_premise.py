@@ -49,7 +49,7 @@ from rich.table import Table
 PUBLIC, CONTROL, HEDGE = "public", "control", "hedgespec"
 FULL, LORA = "full", "lora"
 TUNING = {FULL: ("drafter=eagle3",), LORA: ("drafter=lora", "trainer.lr=4e-3")}
-STEPS = 80  # of an expert, see configs/experiment/premise_expert.yaml
+STEPS = 80  # of an expert
 UNSEEN_PROMPTS = 500
 REPLAYED = (
     "suite.max_new_tokens=64",
@@ -80,6 +80,7 @@ class Plan:
     general: str
     unseen: str
     num_questions: int  # of a domain
+    expert_steps: int = STEPS
 
     @property
     def experts(self) -> list[str]:
@@ -95,10 +96,11 @@ class Plan:
         yield trained(PUBLIC, self.general, "experiment=premise", "drafter=eagle3")
         for domain in (self.unseen, *self.experts):
             for tuning, words in TUNING.items():
-                settings = ("experiment=premise_expert", f"drafter.init={PUBLIC}", *words)
+                steps = f"trainer.max_steps={self.expert_steps}"
+                settings = ("experiment=premise_expert", f"drafter.init={PUBLIC}", *words, steps)
                 yield trained(f"{domain}-{tuning}", domain, *settings)
         union = ",".join(map(answers_of, (self.general, *self.experts)))
-        steps = f"trainer.max_steps={STEPS * len(self.experts)}"
+        steps = f"trainer.max_steps={self.expert_steps * len(self.experts)}"
         settings = (
             "experiment=premise",
             "drafter=eagle3",
@@ -244,11 +246,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--general", default="chat", metavar="NAME", help="the domain of the generalist")
     parser.add_argument("--unseen", default="clinical", metavar="NAME", help="the domain that only its own experts see")
     parser.add_argument("--num-questions", type=int, default=80, metavar="N", help="held-out prompts of a domain")
+    parser.add_argument("--expert-steps", type=int, default=STEPS, metavar="N", help="training steps of an expert")
     parser.add_argument("--list", action="store_true", help="print the commands, run nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("typed", nargs="*", metavar="KEY=VALUE", help="settings of all commands")
     options = parser.parse_intermixed_args(arguments)
-    plan = Plan(options.prompts, options.questions, options.general, options.unseen, options.num_questions)
+    plan = Plan(
+        options.prompts,
+        options.questions,
+        options.general,
+        options.unseen,
+        options.num_questions,
+        options.expert_steps,
+    )
     try:
         if (code := run(plan, options.typed, options.list)) or options.list:
             return code

@@ -47,7 +47,7 @@ def write_replays(report: Path, lengths: dict[str, dict[str, int]]) -> None:
 
 
 def test_every_command_is_accepted(study, folder):
-    plan = study.Plan(folder, folder, "chat", "clinical", 80)
+    plan = study.Plan(folder, folder, "chat", "clinical", num_questions=80, expert_steps=240)
     steps = list(plan.steps())
     for step in steps:
         read_config(step.words[0], list(step.words[1:]))
@@ -55,7 +55,9 @@ def test_every_command_is_accepted(study, folder):
         *("public", "clinical-full", "clinical-lora", "math-full", "math-lora", "sql-full", "sql-lora", "control")
     ]
     control = next(step for step in steps if step.name == "control")
-    assert "trainer.max_steps=160" in control.words  # as many as two experts take
+    experts = [step for step in steps if "experiment=premise_expert" in step.words]
+    assert experts and all("trainer.max_steps=240" in step.words for step in experts)
+    assert "trainer.max_steps=480" in control.words  # as many as two experts take
     assert "answers=[n-chat,n-math,n-sql]" in control.words  # not those of the unseen domain
 
 
