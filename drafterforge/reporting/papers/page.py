@@ -97,9 +97,8 @@ def render_papers(evidence: Evidence, tables: Sequence[PaperTable], drafters: Ma
     """
     parts = [f"# {TITLE}: {plain(evidence.about)}", WARNING]
     parts += [source] if (source := provenance(evidence)) else []
-    # A report that records no drafters is older than the records.
-    is_old = any(not parents or changed_drafters(parents, drafters or {}) for parents in evidence.parents)
-    parts += [EARLIER_POOL] if drafters and is_old else []
+    is_old = any(changed_drafters(parents, drafters or {}) for parents in evidence.parents)
+    parts += [EARLIER_POOL] if is_old else []
     parts += ["## What holds", VERDICTS, markdown_table(verdict_table(tables))]
     for table in tables:
         commands = "\n".join(table.form.commands)
