@@ -68,6 +68,18 @@ def test_sampled_answers_stand_in_the_columns_of_their_temperature():
     assert cells(by_form["scaling"]) == {("UCBSpec", "MAT"): {"N = 2": "2.00"}}
 
 
+def test_an_expert_is_read_from_the_prompts_of_the_generalist_beside_it():
+    replayed = report(replay_row("general alone", "static", 2.5, domain="sql", drafters=["general"]))
+    timed = report(
+        alone("general", "sql", 2.0, 1.25),
+        live_row("the domain's expert", 1.5, None, domain="sql", mat=2.75, drafters=["general", "sql"]),
+    )
+    by_method = cells(tables(replayed, timed)["hedgespec"])
+    assert by_method["EAGLE-3 (generalist)", "MAT"] == {"sql": "2.50"}
+    assert ("the domain's expert", "MAT") not in by_method
+    assert by_method["the domain's expert", "tokens/s"] == {"sql": "30.0"}
+
+
 def test_a_replayed_expert_is_the_drafter_with_the_name_of_the_domain():
     row = replay_row("sql alone", "static", 3.0, drafters=POOL, domain="sql")
     assert cells(tables(report(row))["hedgespec"])["the domain's expert", "MAT"] == {"sql": "3.00"}

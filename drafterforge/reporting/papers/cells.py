@@ -147,8 +147,10 @@ def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: st
     if line.drafter == BEST_ALONE:
         alone = [_of(rows, name) for name in evidence.pool]
         return max(alone, key=lambda row: row.figures[figure]) if len(alone) > 1 and None not in alone else None
-    if line.drafter == EXPERT:
-        return _of(rows, EXPERT) or _of(rows, domain)  # experts have the names of their domains
+    if line.drafter == EXPERT:  # experts have the names of their domains; compared on the generalist's prompts
+        generalist = _of(rows, evidence.generalist)
+        rows = [row for row in rows if generalist is None or row.report == generalist.report]
+        return next((row for row in rows if row.drafter in (EXPERT, domain)), None)
     return _of(rows, evidence.generalist if line.drafter == GENERALIST_ALONE else line.drafter)
 
 
