@@ -246,7 +246,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--general", default="chat", metavar="NAME", help="the domain of the generalist")
     parser.add_argument("--unseen", default="clinical", metavar="NAME", help="the domain that only its own experts see")
     parser.add_argument("--num-questions", type=int, default=80, metavar="N", help="held-out prompts of a domain")
-    parser.add_argument("--expert-steps", type=int, default=STEPS, metavar="N", help="training steps of an expert")
+    steps_help = "training steps of an expert; artifacts are not trained again, so give each number its own runs_dir="
+    parser.add_argument("--expert-steps", type=int, default=STEPS, metavar="N", help=steps_help)
     parser.add_argument("--list", action="store_true", help="print the commands, run nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("typed", nargs="*", metavar="KEY=VALUE", help="settings of all commands")

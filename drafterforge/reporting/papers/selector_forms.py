@@ -50,7 +50,7 @@ SELECTOR_FORMS = (
         "heads, trained on domains that the public generalist had not seen; [Do experts pay?](results.md"
         "#do-experts-pay) measures such experts. Those of this table are LoRA adapters of rank 16 of a generalist "
         "that learned all eight domains, and gain next to nothing. Answers end after 128 tokens: there are no long "
-        "chains of reasoning.",
+        "chains of reasoning. Tokens/s are of three prompts a domain, too few to compare domains.",
         DOMAINS,
         ("mat", "tokens_per_s"),
         (ALONE, Line("the domain's expert", drafter=EXPERT), UCBSPEC, EXP3SPEC, *HEDGESPEC, HINDSIGHT),
