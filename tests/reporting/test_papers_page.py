@@ -57,6 +57,21 @@ def test_a_claim_is_judged_by_the_columns_that_both_methods_have(values, referen
     assert judge(Claim("ltd", "x", "ltd", "mat", "m", "o"), values, references) == verdict
 
 
+def test_a_claim_about_gpus_leaves_columns_of_a_cpu_out():
+    claim = Claim("ltd", "x", "priced", "priced", "m", "o", left_out="cpu")
+    values, references = {"cpu, 2 threads": 2.0, "A100": 1.0}, {"cpu, 2 threads": 1.0, "A100": 2.0}
+    assert judge(claim, values, references) == ("1.00x against 2.00x", "does not hold")
+    assert judge(claim, {"cpu, 2 threads": 2.0}, {"cpu, 2 threads": 1.0}) == ("", "not measured")
+
+
+def test_differences_below_the_deviation_over_seeds_decide_nothing():
+    claim = Claim("ltd", "x", "ltd", "mat", "m", "o")
+    values, references = {"a": 2.0, "b": 3.0}, {"a": 2.1, "b": 2.9}
+    assert judge(claim, values, references, {"a": 0.2, "b": 0.2})[1] == "too close to tell"
+    assert judge(claim, values, references, {"a": 0.2, "b": 0.05})[1] == "depends"
+    assert judge(claim, {"a": 2.0}, {"a": 2.1}, {})[1] == "does not hold"
+
+
 def test_a_claim_about_one_method_compares_its_last_column_with_its_first():
     claim = Claim("hedgespec", "x", "scaling", "mat", "m", "m", least=None, most=1.0)
     assert judge(claim, {"N = 1": 2.0, "N = 2": 9.0, "N = 3": 1.5}, {}) == ("1.50 against 2.00", "holds")

@@ -21,7 +21,8 @@ from drafterforge.reporting.report_table import ReportTable, format_number
 
 TITLE = "The papers' tables"
 VERDICTS = (
-    "Each claim compares two methods column by column: it holds in all columns, depends, or does not hold in any. "
+    "Each claim compares two methods column by column: it holds in all columns, depends, or does not hold in any; or "
+    "all differences are smaller than the deviation over training seeds, too close to tell. "
     "`python scripts/papers_reports.py STEP` measures it again; `python scripts/papers_tables.py --check` lists the "
     "rows that are older than the code they describe, which may be all of a table. In commands, FOLDER and MMLU are "
     "folders of question files, and TREE is the best static tree that `train-policy` printed; the script fills them in."
@@ -72,7 +73,8 @@ def verdict_table(tables: Sequence[PaperTable]) -> ReportTable:
     rows = []
     for claim in CLAIMS:
         cells = by_form[claim.form].all_cells
-        measured, verdict = judge(claim, *(_values(cells, claim, method) for method in (claim.method, claim.over)))
+        values, references = (_values(cells, claim, method) for method in (claim.method, claim.over))
+        measured, verdict = judge(claim, values, references, _deviations(cells, claim))
         steps = " ".join(by_form[claim.form].form.steps)
         rows.append([NAME.match(published().papers[claim.paper].name)[0], claim.text, measured, verdict, steps])
     return ReportTable("What holds", ["paper", "claim", "ours", "verdict", "step"], rows, name_columns=5)
@@ -85,6 +87,15 @@ def _values(cells: Sequence[Cell], claim: Claim, method: str) -> dict[str, float
         for cell in cells
         if (cell.method, cell.figure) == (method, claim.figure) and cell.value is not None
     }
+
+
+def _deviations(cells: Sequence[Cell], claim: Claim) -> dict[str, float]:
+    """By column, the larger deviation of the two methods over training seeds; without columns that have none."""
+    bounds: dict[str, float] = {}
+    for cell in cells:
+        if cell.method in (claim.method, claim.over) and cell.figure == claim.figure and cell.deviation:
+            bounds[cell.column] = max(cell.deviation, bounds.get(cell.column, 0.0))
+    return bounds
 
 
 # --- output ---------------------------------------------------------------------------------------
