@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, list_artifacts
+from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.compose import load_config
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.names import parts_of
 from drafterforge.config.serving import GenerateConfig
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.drafters.retrieval.model import SEPARATOR, Datastore
+from drafterforge.reporting.papers.selector_steps import SHIPPED_EXPERTS
 from drafterforge.router.router import Router
 
 DRAFTERS = SHIPPED / "smollm2-135m" / "drafters"
@@ -28,6 +31,11 @@ def test_the_shipped_pool_is_complete_and_small(tmp_path):
     }
     assert len(fingerprints) == 1
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) <= 20e6
+
+
+def test_the_papers_tables_time_the_experts_of_the_default_pool(tmp_path):
+    pool = RunsFolder(tmp_path, SimpleNamespace(name="smollm2-135m")).pool()
+    assert sorted(pool) == sorted(["general", *SHIPPED_EXPERTS, "store", "retrieval"])
 
 
 @pytest.mark.parametrize("name", EXPERTS)
