@@ -78,8 +78,9 @@ SELECTOR_FORMS = (
         "many_drafters",
         "HedgeSpec: 32 drafters",
         "MAT against the number of drafters, up to 32 LoRA experts of one generalist: the eight shipped ones, and for "
-        "each of their domains three with another seed or rank, trained for 20 steps. Pools are drawn at random, four "
-        "of each size; those that are timed begin with the generalist.",
+        "each of their domains three with another seed or rank, trained for 20 steps. They learn answers that the "
+        "generalist has learned, and draft almost like it: the table shows what drafters cost, not what they bring. "
+        "Pools are drawn at random, four of each size; those that are timed begin with the generalist.",
         {f"N = {size}": (str(size),) for size in POOL_SIZES},
         ("mat",),
         (
