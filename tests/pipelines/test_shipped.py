@@ -17,7 +17,7 @@ from drafterforge.config.names import parts_of
 from drafterforge.config.serving import GenerateConfig
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.drafters.retrieval.model import SEPARATOR, Datastore
-from drafterforge.reporting.papers.selector_steps import SHIPPED_EXPERTS
+from drafterforge.reporting.papers.selector_steps import DEFAULT_EXPERTS
 from drafterforge.router.router import Router
 
 DRAFTERS = SHIPPED / "smollm2-135m" / "drafters"
@@ -35,7 +35,7 @@ def test_the_shipped_pool_is_complete_and_small(tmp_path):
 
 def test_the_papers_tables_time_the_experts_of_the_default_pool(tmp_path):
     pool = RunsFolder(tmp_path, SimpleNamespace(name="smollm2-135m")).pool()
-    assert sorted(pool) == sorted(["general", *SHIPPED_EXPERTS, "store", "retrieval"])
+    assert sorted(pool) == sorted(["general", *DEFAULT_EXPERTS, "store", "retrieval"])
 
 
 @pytest.mark.parametrize("name", EXPERTS)

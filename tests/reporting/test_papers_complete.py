@@ -11,14 +11,14 @@ from drafterforge.config.names import parse_tree
 from drafterforge.data.questions import SPEC_BENCH
 from drafterforge.evaluation.selector_replay import SCALED
 from drafterforge.prompts.rephrase import kinds
-from drafterforge.reporting.papers.selector_steps import SHIPPED_EXPERTS
+from drafterforge.reporting.papers.selector_steps import DEFAULT_EXPERTS
 from drafterforge.reporting.papers.steps import STEPS
 from drafterforge.selectors import names as selector_names
 from drafterforge.selectors.bandit import REWARDS
 from tests.reporting.builders import full_report, live_row, replay_row
 from tests.reporting.paper_builders import tables
 
-POOL = ["general", *SHIPPED_EXPERTS, "store", "retrieval"]
+POOL = ["general", *DEFAULT_EXPERTS, "store", "retrieval"]
 BENCHMARKS = ("Spec-Bench", "Alpaca", "CodeEditor", "DebugBench")  # of BanditSpec
 METHODS = (
     "autoregressive",
@@ -30,7 +30,7 @@ METHODS = (
 )
 NEVER = {("banditspec", "REST", column) for column in BENCHMARKS}  # form, method, column
 NEVER |= {("banditspec", method, column) for method in METHODS for column in BENCHMARKS[2:]}
-NEVER |= {("hedgespec", "the domain's expert", domain) for domain in {*POOL_DOMAINS} - {*SHIPPED_EXPERTS}}
+NEVER |= {("hedgespec", "the domain's expert", domain) for domain in {*POOL_DOMAINS} - {*DEFAULT_EXPERTS}}
 PARTS = ("size policy alone", "depth policy alone", "both, each trained alone")
 NEVER |= {
     ("over_best", part, f"T = {temperature}, {source}")

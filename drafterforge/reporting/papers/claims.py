@@ -9,7 +9,7 @@ from drafterforge.reporting.papers.form import FIGURES
 from drafterforge.reporting.report_table import format_number
 
 HOLDS, DEPENDS, FAILS, UNMEASURED = "holds", "depends", "does not hold", "not measured"
-CLOSE = "too close to tell"
+CLOSE = "too close to tell"  # below the deviation over training seeds
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Claim:
     over: str  # the other method; the same one: its last column is compared with its first
     least: float | None = 1.0
     most: float | None = None
-    left_out: str = ""  # columns that begin with this do not count; empty: all count
+    left_out: str = ""  # columns whose names start with this do not count; empty: all count
 
     def holds(self, value: float, reference: float) -> bool:
         ratio = value / reference
@@ -37,7 +37,10 @@ def judge(
     references: Mapping[str, float],
     deviations: Mapping[str, float] | None = None,
 ) -> tuple[str, str]:
-    """What we measured, and the verdict.  values, references: by column; deviations: the larger one of the two."""
+    """What we measured, and the verdict.
+
+    values, references: by column; deviations: by column, the larger one of both methods over training seeds.
+    """
     if claim.left_out:
         values = {name: value for name, value in values.items() if not name.startswith(claim.left_out)}
     if claim.method == claim.over:
@@ -64,7 +67,7 @@ HEDGE, EAGLE, RESPS, LTD = "HedgeSpec (paper)", "EAGLE-3 (generalist)", "Re-SpS:
 OFA, BEST_ALONE = "one for all (generalist)", "best drafter alone"
 DEFAULT, BEST, META = "EAGLE-3 (default tree)", "EAGLE-3 (best static tree)", "MetaSD-UCB"
 RESPS_BEST, LTD_BEST = "best static tree of Re-SpS", "best static tree of LTD"
-CPU = "cpu"  # begins the columns in a CPU's seconds
+CPU = "cpu"  # start of the names of columns in a CPU's seconds
 CLAIMS = (
     Claim(
         "hedgespec",

@@ -21,8 +21,8 @@ from drafterforge.reporting.report_table import ReportTable, format_number
 
 TITLE = "The papers' tables"
 VERDICTS = (
-    "Each claim compares two methods column by column: it holds in all columns, depends, or does not hold in any; or "
-    "all differences are smaller than the deviation over training seeds, too close to tell. "
+    "Each claim compares two methods column by column: it holds in all columns, depends, or does not hold in any. It "
+    "is too close to tell where every difference is smaller than the deviation over training seeds. "
     "`python scripts/papers_reports.py STEP` measures it again; `python scripts/papers_tables.py --check` lists the "
     "rows that are older than the code they describe, which may be all of a table. In commands, FOLDER and MMLU are "
     "folders of question files, and TREE is the best static tree that `train-policy` printed; the script fills them in."

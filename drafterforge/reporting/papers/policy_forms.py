@@ -59,8 +59,8 @@ POLICY_FORMS = (
         "Re-SpS: trees chosen by a policy, by benchmark",
         "Speed-up over autoregressive decoding; one drafter, the generalist. The standard policy takes its best "
         "action, as the authors' code does; the paper's Table 4 draws actions at temperature 1: the row after it. "
-        "The paper's trees have 32 nodes or more. A GPU verifies them in about the time of one token, a CPU does not: "
-        "there a smaller tree is faster, such as ours for this device. "
+        "The paper's trees have 32 nodes or more. On a CPU, where every node takes time, smaller trees are faster, "
+        "such as ours for this device. "
         f"{TREES.format(EAGLE_TREES['resps'], POOL_ANSWERS)}",
         RESPS_COLUMNS,
         ("speedup", "mat"),
