@@ -24,17 +24,18 @@ XML = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xl
 TOP = """# What moves accept length per hour of compute
 
 `scripts/study_distillation.py page` writes this page from `docs/reports/distillation.json`, which
-`{command}` measured on {date}.
+`{command}` measured until {date}.
 
 Minutes count training steps only, not start-up, answering or validation. On a CPU they are CPU time divided by the
 number of threads, so other programs do not count. Accept length is that of a greedy chain of {depth} drafted tokens on
 held-out answers, bonus token included, at the best validation so far; every variant is validated with this chain.
-Settings are compared after the training time of the fastest one, linear between validations; slower
-settings are still at a high learning rate then. Each setting was trained once.
+Each setting was trained once, unless its name has a seed. The *base* is the setting from which the others of a study
+differ in one thing. All are compared at the minutes in which the fastest one had finished, by interpolation between
+validations; the slower ones have not yet lowered their learning rate by then.
 
 Settings of all variants: `{base}`."""
-WINNERS = """The lead is over the base, or over the second if the base is the best. The base is kept if the lead is
-within the spread of seeds; where that was not measured, the best is kept."""
+WINNERS = """The lead is over the base, or over the second best setting if the base is the best. The base is kept if
+the lead is within the spread of seeds; where that was not measured, the best is kept."""
 
 
 def measured_studies(report: Report) -> list[str]:

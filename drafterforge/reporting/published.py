@@ -37,7 +37,7 @@ class PublishedTable:
 
     form: str  # key of the form in `papers.forms.FORMS`
     paper: str
-    table: str  # its number, if it is in what was read
+    table: str  # its number, if it is in our source
     version: str  # of the paper, and in which form it was read
     target: str
     hardware: str

@@ -183,8 +183,8 @@ def test_batches_and_tuned_selectors_are_left_out_and_counted():
     evidence, forms = paper_tables([report(*rows)])
     assert (evidence.left_out, evidence.tuned) == (1, 1)
     text = render_papers(evidence, forms)
-    assert "Left out: 1 rows that were decoded in batches" in text
-    assert "Left out: 1 rows of selectors with constants tuned here" in text
+    assert "Rows left out because they were decoded in batches: 1." in text
+    assert "not the papers': 1." in text
     assert [row.figures["mat"] for row in evidence.rows] == [3.0]
 
 

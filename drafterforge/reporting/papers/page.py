@@ -32,8 +32,8 @@ EARLIER_POOL = "Some figures were measured with an earlier pool: the drafters in
 WARNING = (
     "Our figures are measured on the target named here. Published figures are of other models on other hardware: "
     "they show the size of the effects, and their absolute values must not be compared with ours. "
-    "Seconds are of the device in the title, unless a table names another one. Each published table names the version "
-    "of the paper that was read, by the number of the table: what was read, HTML, text and notes, has no pages."
+    "Seconds are of the device in the title, unless a table names another one. Each published table names its number "
+    "and the version of the paper that we read, but no page: our sources are HTML, text and notes."
 )
 
 
@@ -151,10 +151,10 @@ def provenance(evidence: Evidence) -> str:
             "compare only figures on the same prompts. "
         )
     if evidence.left_out:
-        sentences += f"Left out: {evidence.left_out} rows that were decoded in batches. "
+        sentences += f"Rows left out because they were decoded in batches: {evidence.left_out}. "
     if evidence.tuned:
         sentences += (
-            f"Left out: {evidence.tuned} rows of selectors with constants tuned here, which are not the papers'."
+            f"Rows left out because their selectors have constants tuned here, not the papers': {evidence.tuned}."
         )
     return sentences.strip()
 

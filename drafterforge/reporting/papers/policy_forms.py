@@ -92,7 +92,7 @@ POLICY_FORMS = (
         "resps_acceptance",
         "Re-SpS: acceptance",
         "Share of drafted levels that were accepted, and MAT. The paper's acceptance length counts otherwise than "
-        "MAT. Its Tables 5, 7 and 8 are not in what was read.",
+        "MAT. Its Tables 5, 7 and 8 are not in our source.",
         RESPS_COLUMNS,
         ("accept_rate", "mat"),
         (EAGLE_TREE["resps"], RESPS),
