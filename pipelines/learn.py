@@ -12,7 +12,15 @@ from pathlib import Path
 from rich.table import Table
 
 from drafterforge.artifacts.bundles import bundle_dir
-from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, lock_learner, update_record
+from drafterforge.artifacts.learned import (
+    JOINED,
+    LEFT,
+    LearnedRecord,
+    LearnedVersion,
+    delete_learned,
+    lock_learner,
+    update_record,
+)
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.config.bundle import ExportConfig
@@ -27,7 +35,7 @@ from drafterforge.pipelines.train_drafter import train
 from drafterforge.server.learning import LEARNER
 from drafterforge.targets.load import load_target
 from drafterforge.training.launch import end_with_stdin
-from drafterforge.training.traffic import TrafficLearner, delete_learned, spare_the_machine
+from drafterforge.training.traffic import TrafficLearner, spare_the_machine
 
 Config = LearnCommandConfig
 POLL_S = 5.0  # between two looks for new answers
@@ -49,6 +57,7 @@ def learn(cfg: Config) -> None:
     """Learn until a signal ends the process, with what the machine has to spare."""
     if LEARNER in os.environ:
         end_with_stdin()
+    os.umask(0o077)  # the texts that a round trains on are not for other users of the machine
     lock_learner(cfg.traffic_dir)
     pace = spare_the_machine(cfg.learn.cpu_share)
     while StreamRecord.read(cfg.traffic_dir).answers < cfg.learn.min_answers:  # the target takes memory
@@ -59,6 +68,8 @@ def learn(cfg: Config) -> None:
         try:
             if (version := learner.round()) is not None:
                 log(f"learn: {describe(version)}")
+            if LearnedRecord.read(cfg.traffic_dir).error:
+                update_record(cfg.traffic_dir, lambda record: replace(record, error=""))
             time.sleep(POLL_S)
         except DrafterforgeError as error:
             update_record(cfg.traffic_dir, lambda record, text=str(error): replace(record, error=text))
@@ -97,23 +108,21 @@ def show_status(cfg: Config) -> None:
 
 def roll_back(cfg: Config) -> None:
     """Let the newest expert leave; the one of its kind that it replaced drafts again."""
-    joined = LearnedRecord.read(cfg.traffic_dir).of_state(JOINED)
-    if not joined:
-        raise ConfigError("no expert that was learned from traffic drafts; type `drafterforge learn status`")
-    newest = joined[-1]
+    left: list[LearnedVersion] = []
 
     def change(record: LearnedRecord) -> LearnedRecord:
-        position = [version.name for version in record.versions].index(newest.name)
-        earlier = [version for version in record.versions[:position] if may_return(version)]
-        record = record.with_state(newest.name, LEFT)
-        return record.with_state(earlier[-1].name, JOINED) if earlier else record
+        if not (joined := record.of_state(JOINED)):
+            raise ConfigError("no expert that was learned from traffic drafts; type `drafterforge learn status`")
+        left.append(joined[-1])
+        record = record.with_state(joined[-1].name, LEFT)
+        return record.with_state(joined[-1].replaces, JOINED) if may_return(joined[-1].replaces) else record
 
-    def may_return(version: LearnedVersion) -> bool:
-        folder = artifact_dir(cfg.runs_dir, cfg.target.folder_name, "drafters", version.name)
-        return (version.kind, version.state) == (newest.kind, LEFT) and (folder / MANIFEST).exists()
+    def may_return(name: str) -> bool:
+        folder = artifact_dir(cfg.runs_dir, cfg.target.folder_name, "drafters", name)
+        return bool(name) and (folder / MANIFEST).exists()
 
     drafters = update_record(cfg.traffic_dir, change).drafters
-    print(f"{newest.name} left; {newest.kind} is drafted by {drafters.get(newest.kind, 'the drafters before')}")
+    print(f"{left[0].name} left; {left[0].kind} is drafted by {drafters.get(left[0].kind, 'the drafters before')}")
 
 
 def export_learned(cfg: Config) -> None:
@@ -145,7 +154,8 @@ def delete(cfg: Config) -> None:
 
     def forget(record: LearnedRecord) -> LearnedRecord:
         records.append(record)
-        return LearnedRecord(frozen=record.frozen, training=record.training, num_deletions=record.num_deletions + 1)
+        counts = {"num_deletions": record.num_deletions + 1, "num_versions": record.num_versions}
+        return LearnedRecord(frozen=record.frozen, training=record.training, **counts)
 
     update_record(cfg.traffic_dir, forget)
     names = [version.name for version in records[0].versions]

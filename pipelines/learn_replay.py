@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from drafterforge.artifacts.learned import delete_learned
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.learn import LearnCommandConfig
@@ -27,7 +28,6 @@ from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.targets.load import load_target
-from drafterforge.training.traffic import delete_learned
 
 Config = LearnCommandConfig
 

@@ -25,6 +25,8 @@ def run(cfg: Config) -> None:
     cfg = dataclasses.replace(cfg, api_key=cfg.api_key or os.environ.get(API_KEY, ""))
     if not all(char.isprintable() and not char.isspace() for char in cfg.api_key):  # no client could send it
         raise ConfigError(f"the API key holds spaces, line ends or bytes that are no UTF-8; set another {API_KEY}")
+    if cfg.learn.record:
+        os.umask(0o077)  # what clients ask is not for other users of the machine
     with listen(cfg.host, cfg.port) as sock:
         if not cfg.api_key and not is_loopback(sock):
             public = f"warning: host={cfg.host} serves everyone who can reach this machine, without a key"

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from drafterforge.artifacts.atomic import lock_folder, report_write_errors, save_json_atomic
+from drafterforge.artifacts.folder import delete_artifact
 from drafterforge.artifacts.json_input import parse_as, read_json
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.staging import drop_staging
+from drafterforge.config.learn import LearnConfig
 from drafterforge.errors import ArtifactError, ConfigError
 
 FOLDER, RECORD, RUNNING = "learning", "learned.json", "running"
 JOINED, LEFT, REJECTED = "joined", "left", "rejected"
+FOLDERS = "traffic-folders.json"  # in the target's folder of runs: where else traffic is recorded and learned from
+TEXTS = ("answers", "features")  # artifacts that training makes of recorded answers
 LOCK_S = 0.05
 
 
@@ -31,6 +39,8 @@ class LearnedVersion:
     num_train: int  # answers that it was trained on
     num_judged: int  # requests that it was judged on
     created: str  # UTC, ISO 8601
+    replaces: str = ""  # the version of its kind that left as this one joined, and that a rollback brings back
+    base_gain: float = 0.0  # as `gain`, over the best drafter that was not learned from traffic
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,13 @@ class LearnedRecord:
     training: str = ""  # name of the version of the round under way, or of one that was killed
     error: str = ""  # of the last round
     num_deletions: int = 0  # of all that was recorded and learned
+    num_versions: int = 0  # of all times, so that no name comes again
 
     @staticmethod
     def read(traffic: Path) -> LearnedRecord:
         """The record in a folder of traffic; an empty one if nothing was learned."""
         path = traffic / FOLDER / RECORD
-        return parse_as(LearnedRecord, read_json(path), str(path)) if path.exists() else LearnedRecord()
+        return parse_as(LearnedRecord, _with_new_keys(read_json(path)), str(path)) if path.exists() else LearnedRecord()
 
     def of_state(self, state: str) -> list[LearnedVersion]:
         """The versions of this state."""
@@ -59,10 +70,25 @@ class LearnedRecord:
         """Kind of traffic -> the newest of its drafters that draft."""
         return {version.kind: version.name for version in self.of_state(JOINED)}
 
+    @property
+    def absent(self) -> set[str]:
+        """Names of versions that do not draft, that of the round under way included."""
+        return {version.name for version in self.versions if version.state != JOINED} | {self.training} - {""}
+
     def with_state(self, name: str, state: str) -> LearnedRecord:
         """The record with another state of one version."""
         versions = [replace(entry, state=state) if entry.name == name else entry for entry in self.versions]
         return replace(self, versions=versions)
+
+
+def _with_new_keys(values: Any) -> Any:
+    """A record with the keys that those of earlier versions lack."""
+    if not isinstance(values, dict) or not isinstance(versions := values.get("versions"), list):
+        return values
+    values = {"num_versions": len(versions)} | values
+    fresh = {"replaces": "", "base_gain": 0.0}
+    values["versions"] = [fresh | version if isinstance(version, dict) else version for version in versions]
+    return values
 
 
 def lock_learner(traffic: Path) -> int:
@@ -91,3 +117,51 @@ def update_record(traffic: Path, change: Callable[[LearnedRecord], LearnedRecord
     finally:
         os.close(lock)
     return record
+
+
+def delete_texts(traffic: Path, runs_dir: str, target: str) -> None:
+    """Delete the texts that a round trained on whose learner was killed; does nothing while a learner runs."""
+    if not (name := LearnedRecord.read(traffic).training):
+        return
+    with suppress(ConfigError):
+        lock = lock_learner(traffic)
+        delete_learned(runs_dir, target, [name], TEXTS)
+        os.close(lock)
+
+
+def delete_learned(
+    runs_dir: str, target: str, names: Iterable[str], kinds: Sequence[str] = ("drafters", *TEXTS)
+) -> None:
+    """Delete artifacts of these kinds that were learned from traffic."""
+    for kind in kinds:
+        for name in names:
+            path = artifact_dir(runs_dir, target, kind, name)
+            delete_artifact(path)
+            drop_staging(path)
+
+
+def add_traffic_folder(runs_dir: str, target: str, traffic: Path) -> None:
+    """Remember that experts of this folder's traffic are among the target's drafters, see `absent_drafters`."""
+    folders = _traffic_folders(runs_dir, target)
+    if traffic.resolve() not in [folder.resolve() for folder in folders]:
+        path = Path(runs_dir) / target / FOLDERS
+        with report_write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        save_json_atomic(path, [str(folder) for folder in [*folders[1:], traffic.resolve()]])
+
+
+def absent_drafters(runs_dir: str, target: str) -> set[str]:
+    """Names of drafters that were learned from traffic and do not draft: rolled back, or not compared yet."""
+    absent: set[str] = set()
+    for folder in _traffic_folders(runs_dir, target):
+        with suppress(ArtifactError):  # a damaged record must not end commands that learn nothing
+            absent |= LearnedRecord.read(folder).absent
+    return absent
+
+
+def _traffic_folders(runs_dir: str, target: str) -> list[Path]:
+    """The default one, then the others that were remembered."""
+    path, further = Path(runs_dir) / target / FOLDERS, []
+    with suppress(ArtifactError):
+        further = parse_as(list[str], read_json(path), str(path)) if path.exists() else []
+    return [LearnConfig().traffic_dir(runs_dir, target), *map(Path, further)]

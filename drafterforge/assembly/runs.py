@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.artifacts.learned import LEFT, LearnedRecord
+from drafterforge.artifacts.learned import absent_drafters
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.sources import DrafterSummary
 from drafterforge.config.hints import ROUTER, command_for, command_for_policy, command_for_router
-from drafterforge.config.learn import LearnConfig
 from drafterforge.config.names import RETRIEVAL
 from drafterforge.drafters.base import Drafter, DrafterSource
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
@@ -35,12 +34,10 @@ class RunsFolder:
     def names(self) -> list[str]:
         """Drafters of the target, in the order of `rank`: full weights first, datastores last.
 
-        Without experts that were learned from traffic and draft no more, which a rollback may bring back.
+        Without experts that were learned from traffic and do not draft, see `absent_drafters`.
         """
-        names, learned = set(list_artifacts(self.folder, self.target.name, "drafters")), LearnedRecord()
-        with contextlib.suppress(ArtifactError):  # a damaged record must not end commands that learn nothing
-            learned = LearnedRecord.read(LearnConfig().traffic_dir(str(self.folder), self.target.name))
-        names -= {version.name for version in learned.of_state(LEFT)}
+        names = {*list_artifacts(self.folder, self.target.name, "drafters")}
+        names -= absent_drafters(str(self.folder), self.target.name)
         return sorted(names, key=lambda name: (self.rank(name), name))
 
     def pool(self) -> list[str]:

@@ -212,6 +212,8 @@ class StreamWriter:
         self.pending: list[tuple[int, ServedAnswer, int]] = []  # number, answer, bytes
         self.pending_bytes, self.pending_since, self.closing = 0, 0.0, False
         self.next_number = max([self.record.below, *(number + 1 for number in self.record.more)])
+        if retention is not None:  # nobody asks for an answer by its number
+            self.record = replace(self.record, below=self.next_number, more=[])
         self.is_full = False  # the thread waits for a reader
         self.next_look = -math.inf  # for shards that are too old
         self.changed = threading.Condition()
@@ -307,6 +309,7 @@ class StreamWriter:
             if is_demanded or any(path.stat().st_mtime < oldest for path in files):
                 delete_shard(self.folder, number)
         if is_demanded:
+            self.next_number = min((number for number, _, _ in self.pending), default=self.next_number)
             self.pending, self.pending_bytes = [], 0
             self.retention.erased()
             demand.unlink()

@@ -24,7 +24,6 @@ from drafterforge.config.names import JOINT, domain_of, parse_hybrid
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.hybrid.kind import with_neural
-from drafterforge.errors import DrafterforgeError
 from drafterforge.router.traffic import TrafficRouter
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
@@ -61,8 +60,9 @@ class LearnerProcess:
         self.started, self.num_starts = time.monotonic(), self.num_starts + 1
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / LOG
-        is_short = path.exists() and path.stat().st_size < LOG_BYTES
-        with open(path, "a" if is_short else "w") as output:  # what ended the process before stays readable
+        if path.exists() and path.stat().st_size >= LOG_BYTES:
+            path.replace(path.with_suffix(".log.1"))  # what ended the process before stays readable
+        with open(path, "a") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "drafterforge", *self.command],  # -P: no modules of the current folder
                 env={**os.environ, LEARNER: "1"},
@@ -93,59 +93,58 @@ class LearnedDrafters:
         self.suffix = f"{JOINT}{retrieval}" if retrieval else ""
         self.followed = LearnedRecord()  # the record that the pool was changed by last
         self.learned: set[str] = set()  # names of all versions of all records
-        self.broken: set[str] = set()  # versions that cannot join, since the last deletion of all
+        self.broken: set[str] = set()  # versions that cannot join
 
     def poll(self, between_cycles: Callable[[Callable[[], None]], None]) -> LearnedRecord:
         """The record; if it has changed, opens what has joined, and lets the worker change its pool."""
         record = LearnedRecord.read(self.folder)
         if record == self.followed:
             return record
-        if record.num_deletions != self.followed.num_deletions:
-            self.broken.clear()  # new versions have the names of deleted ones
-        self.followed = record
         present = {domain_of(name) for name in self.pool.names}
         joining = {}
         for name in record.drafters.values():
             if name not in present and name not in self.broken:
                 try:
                     joining[name] = self._open(name)
-                except DrafterforgeError as error:
+                except Exception as error:  # of a device without memory, for example
                     self._leave_out(name, error)
+        self.followed = record
         between_cycles(partial(self._apply, record, joining))
         return record
 
     def _open(self, name: str) -> Drafter:
         return with_neural(self.template, open_named([name], self.source.drafter, self.source.target)[name])
 
-    def _leave_out(self, name: str, error: DrafterforgeError) -> None:
+    def _leave_out(self, name: str, error: Exception) -> None:
         self.broken.add(name)
         log.warning("the learned drafter %s does not join: %s", name, error)
 
     def _apply(self, record: LearnedRecord, joining: dict[str, Drafter]) -> None:
         """Change the pool; called between cycles."""
-        for name, drafter in joining.items():
-            if name + self.suffix in self.pool.names:  # an earlier change has added it
-                continue
-            try:
-                self.engine.add_drafter(name + self.suffix, drafter)
-                log.info("the drafter %s, learned from traffic, joins", name)
-            except DrafterforgeError as error:
-                self._leave_out(name, error)
         self.router.drafters = record.drafters
         self.learned |= {version.name for version in record.versions}
         leaving = self.learned - set(record.drafters.values())
         for name in [name for name in self.pool.names if domain_of(name) in leaving]:
             try:
                 self.engine.remove_drafter(name)
-            except DrafterforgeError as error:
+            except Exception as error:
                 log.warning("the learned drafter %s does not leave: %s", name, error)
+        for name, drafter in joining.items():
+            if name + self.suffix in self.pool.names:  # an earlier change has added it
+                continue
+            try:
+                self.engine.add_drafter(name + self.suffix, drafter)
+                log.info("the drafter %s, learned from traffic, joins", name)
+            except Exception as error:
+                self._leave_out(name, error)
 
 
 class Learning:
-    """A thread that watches the learner and follows its record."""
+    """A thread that follows the record of the learner, and watches its process."""
 
-    def __init__(self, process: LearnerProcess, drafters: LearnedDrafters) -> None:
-        self.process, self.drafters, self.state = process, drafters, "running"
+    def __init__(self, drafters: LearnedDrafters, process: LearnerProcess | None, clear: Callable[[], None]) -> None:
+        """process: None follows only what was learned before.  clear: deletes what a round has left that was ended."""
+        self.drafters, self.process, self.clear, self.state = drafters, process, clear, "running"
         self.ending = threading.Event()
         self.thread: threading.Thread | None = None
 
@@ -161,13 +160,15 @@ class Learning:
         self.ending.set()
         if self.thread is not None:
             self.thread.join()
-        self.process.stop()
+        if self.process is not None:
+            self.process.stop()
+            self.clear()
 
     def _work(self, between_cycles: Callable[[Callable[[], None]], None]) -> None:
         logged = ""
         while not self.ending.is_set():
             try:
-                state = self.process.watch()
+                state = "running" if self.process is None else self.process.watch()
                 record = self.drafters.poll(between_cycles)
                 self.state = "failed" if record.error else state
             except Exception as error:  # learning must never break serving

@@ -40,6 +40,7 @@ class Metrics:
             "Probability with which the selector picks each drafter, mean over the answers of the last cycle",
             "drafter",
         )
+        self.weighed: set[str] = set()  # drafters that have a weight
         self.first_token = self._new(
             Histogram, "first_token_seconds", "Seconds from arrival to the first token of an answer", buckets=SECONDS
         )
@@ -80,5 +81,8 @@ class Metrics:
             self.cycles.labels(drafter).inc()
             self.accepted.labels(drafter).inc(cycle.accepted)
             self.accept_length.labels(drafter).observe(cycle.accept_length)
+        for name in self.weighed - set(weights):  # a drafter that has left
+            self.weight.remove(name)
         for name, weight in weights.items():
             self.weight.labels(name).set(weight)
+        self.weighed = set(weights)

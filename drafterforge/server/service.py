@@ -10,6 +10,7 @@ from functools import partial
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
+from drafterforge.artifacts.learned import delete_texts
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError, quote
@@ -41,7 +42,7 @@ class Service:
         self.metrics = Metrics("none" if engine.drafter is None else kind_name(engine.drafter))
         self.connections = Connections(cfg.max_connections, cfg.read_timeout_s)
         self.traffic = self._open_traffic() if cfg.learn.record else None
-        self.learning = self._open_learning() if cfg.learn.record and cfg.learn.train else None
+        self.learning = self._open_learning() if cfg.learn.record else None
         if cfg.learn.record:
             self.metrics.watch_learning(lambda: "failed" not in self._learning_states().values())
         self.worker = Worker(engine, self.metrics, cfg.max_waiting)
@@ -60,12 +61,16 @@ class Service:
         return TrafficRecorder(learn, answers, self.metrics)
 
     def _open_learning(self) -> Learning | None:
-        """What trains experts and lets them join; None if the engine has no pool that they could join."""
+        """What trains experts and lets them join and leave; None if the engine has no pool that they could join."""
         target, runs_dir, folder = self.engine.target, self.cfg.runs_dir, self.traffic.answers.writer.folder
         if not isinstance(self.engine.drafter, Pool):
             return None
-        process = LearnerProcess(learn_command(self.cfg.learn, target.settings, runs_dir, folder), folder)
-        return Learning(process, LearnedDrafters(self.engine, RunsFolder(runs_dir, target, quiet=True), folder))
+        clear = partial(delete_texts, folder, runs_dir, target.name)
+        clear()  # of a server that was killed
+        command = learn_command(self.cfg.learn, target.settings, runs_dir, folder)
+        process = LearnerProcess(command, folder) if self.cfg.learn.train else None
+        drafters = LearnedDrafters(self.engine, RunsFolder(runs_dir, target, quiet=True), folder)
+        return Learning(drafters, process, clear)
 
     def start(self) -> None:
         self.worker.thread.start()
@@ -90,7 +95,7 @@ class Service:
 
     def _learning_states(self) -> dict[str, str]:
         """running | failed, of recording and of learning where they are on."""
-        parts = {"recording": self.traffic, "learning": self.learning}
+        parts = {"recording": self.traffic, "learning": self.learning if self.cfg.learn.train else None}
         return {name: part.state for name, part in parts.items() if part is not None}
 
     async def respond(self, request: Request, kind: type[AnswerRequest]) -> Response:

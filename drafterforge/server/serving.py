@@ -58,7 +58,10 @@ class Server(uvicorn.Server):
         # Uvicorn warns about malformed requests, with which anybody could fill the log.
         quiet = {"log_level": "error", "access_log": False, "server_header": False}
         times = {"timeout_graceful_shutdown": CLOSING_S, "timeout_keep_alive": IDLE_S}
-        super().__init__(uvicorn.Config(app, lifespan="on", http="h11", ws="none", **quiet, **times))
+        # Without proxy_headers a client cannot invent the address by which `learn.client_tokens` counts.
+        super().__init__(
+            uvicorn.Config(app, lifespan="on", http="h11", ws="none", proxy_headers=False, **quiet, **times)
+        )
         self.worker, self.connections = app.state.service.worker, app.state.service.connections
         self.grace_s, self.ready = grace_s, ready
 

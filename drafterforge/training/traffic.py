@@ -19,11 +19,19 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from drafterforge.artifacts.atomic import save_json_atomic, write_bytes_atomic
-from drafterforge.artifacts.folder import delete_artifact
-from drafterforge.artifacts.learned import JOINED, LEFT, REJECTED, LearnedRecord, LearnedVersion, update_record
+from drafterforge.artifacts.learned import (
+    JOINED,
+    LEFT,
+    REJECTED,
+    TEXTS,
+    LearnedRecord,
+    LearnedVersion,
+    add_traffic_folder,
+    delete_learned,
+    update_record,
+)
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import artifact_run
-from drafterforge.artifacts.staging import drop_staging
 from drafterforge.assembly.build import advisor
 from drafterforge.assembly.defaults import default_drafters
 from drafterforge.assembly.runs import RunsFolder
@@ -33,7 +41,7 @@ from drafterforge.config.drafter import AUTO, Eagle3DrafterConfig
 from drafterforge.config.learn import LearnCommandConfig
 from drafterforge.config.names import domain_of
 from drafterforge.config.trainer import TrainerConfig
-from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, encode_shard
+from drafterforge.data.answers import SPLITS, Answer, AnswerRows, AnswerSet, answer_stats, encode_shard
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.served import ServedCaptures, served_shards
 from drafterforge.data.stream import StreamRecord
@@ -45,7 +53,7 @@ from drafterforge.training.initialisation import generalist_for
 from drafterforge.training.traffic_gate import Verdict, judge_drafter
 
 ROUND = 16  # answers between two looks, at least, where a kind has too few distinct prompts
-TEXTS = ("answers", "features")  # artifacts that training makes of recorded answers
+SPARE = 16  # times the tokens that a training reads, of which the newest answers are looked at
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Callback]], Path]
 
 
@@ -79,17 +87,41 @@ def spare_the_machine(share: float) -> float:
     return min(1.0, share * cores / threads)
 
 
-def split_newest(rows: Sequence[Answer], newest: str, num_test: int, num_val: int) -> dict[str, list[Answer]]:
-    """The newest `num_test` prompts, the `num_val` before them, and the rest, each with its newest answer.
+def split_newest(
+    rows: Sequence[Answer], newest: str, num_test: int, num_val: int, most_tokens: int
+) -> dict[str, list[Answer]]:
+    """The newest prompts of `num_test` conversations, of the `num_val` before them, and those of the rest.
 
-    newest: id of the newest answer of the last round.  No prompt up to it is in `test` or `val`: an expert continues
-    those of earlier rounds, which were trained on it.
+    Each prompt has its newest answer.  The turns of a conversation, each of which begins with the turn before, are
+    prompts of one split, and only the newest of them is in `test` or `val`.
+    newest: id of the newest answer of the last round.  No conversation with a prompt up to it is in `test` or `val`:
+    an expert continues those of earlier rounds, which were trained on it.
+    most_tokens: of the rest; older ones are left out.
     """
-    fresh = new_prompts(rows, newest)
-    num_held_out = num_test + num_val
-    held_out = set(map(prompt_of, fresh[:num_held_out]))
-    train = [row for row in new_prompts(rows) if prompt_of(row) not in held_out]
-    return {"test": fresh[:num_test], "val": fresh[num_test:num_held_out], "train": train}
+    begun = conversations(map(prompt_of, rows))
+    fresh, prompts = {prompt_of(row): row for row in new_prompts(rows, newest)}, new_prompts(rows)
+    earlier = {begun[prompt_of(row)] for row in prompts if prompt_of(row) not in fresh}
+    held_out: dict[tuple[int, ...], Answer] = {}
+    for prompt, row in fresh.items():
+        if begun[prompt] not in earlier and len(held_out) < num_test + num_val:
+            held_out.setdefault(begun[prompt], row)
+    train, tokens = list[Answer](), 0
+    for row in prompts:
+        if begun[prompt_of(row)] not in held_out and tokens < most_tokens:
+            train.append(row)
+            tokens += len(row.input_ids)
+    newest_rows = [*held_out.values()]
+    return {"test": newest_rows[:num_test], "val": newest_rows[num_test:], "train": train}
+
+
+def conversations(prompts: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Prompt -> the shortest prompt that it begins with: the first turn of its conversation."""
+    first = dict[tuple[int, ...], tuple[int, ...]]()
+    root: tuple[int, ...] = ()
+    for prompt in sorted(set(prompts)):  # a prompt comes right before all that begin with it
+        root = root if root and prompt[: len(root)] == root else prompt
+        first[prompt] = root
+    return first
 
 
 def new_prompts(rows: Sequence[Answer], newest: str = "") -> list[Answer]:
@@ -120,6 +152,7 @@ class TrafficLearner:
         self.router = advisor(self.runs, [domain_of(name) for name in default_drafters(self.runs)])
         self.kinds: dict[str, str] = {}  # id of each recorded answer -> its kind of traffic
         self.least_answers = 0  # recorded in all, before which no kind has enough new ones
+        add_traffic_folder(cfg.runs_dir, target.name, self.folder)
         self.delete_unfinished()
         self.delete_unrecorded(LearnedRecord.read(self.folder))
 
@@ -132,8 +165,9 @@ class TrafficLearner:
         fresh = {kind: len(new_prompts(rows, record.newest.get(kind, ""))) for kind, rows in by_kind.items()}
         for kind in sorted(fresh, key=lambda name: -fresh[name]):
             newest, held_out = record.newest.get(kind, ""), self.cfg.learn.held_out
-            splits = split_newest(by_kind[kind], newest, held_out, held_out // 2)
-            if fresh[kind] >= self.cfg.learn.min_answers and len(splits["train"]) >= self.cfg.learn.held_out:
+            splits = split_newest(by_kind[kind], newest, held_out, held_out // 2, self.most_tokens)
+            is_enough = len(splits["train"]) >= held_out and len(splits["val"]) == held_out // 2
+            if fresh[kind] >= self.cfg.learn.min_answers and is_enough:
                 return self.learn(kind, splits, by_kind[kind][-1].id, record)
         missing = self.cfg.learn.min_answers - max(fresh.values(), default=0)
         self.least_answers = num_answers + max(missing, ROUND)
@@ -146,14 +180,19 @@ class TrafficLearner:
 
         newest: id of the kind's newest answer.
         """
-        name, incumbent = name_of(kind, len(record.versions) + 1), record.drafters.get(kind, "")
+        stream, number, incumbent = (
+            StreamRecord.read(self.folder),
+            record.num_versions + 1,
+            record.drafters.get(kind, ""),
+        )
+        name = name_of(kind, stream.id, number)
 
         def add(current: LearnedRecord) -> LearnedRecord:
             require_current(current, record, kind)
             if verdict.incumbent_leaves:
                 current = current.with_state(incumbent, LEFT)
-            versions, position = [*current.versions, version], current.newest | {kind: newest}
-            return self.bounded(replace(current, versions=versions, newest=position, training="", error=""))
+            current = replace(current, versions=[*current.versions, version], num_versions=number, training="")
+            return self.bounded(replace(current, newest=current.newest | {kind: newest}))
 
         try:
             update_record(self.folder, lambda current: replace(require_current(current, record, kind), training=name))
@@ -173,6 +212,8 @@ class TrafficLearner:
                 num_train=len(splits["train"]),
                 num_judged=len(splits["test"]),
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
+                replaces="" if verdict.incumbent_leaves else incumbent,
+                base_gain=verdict.base_gain,
             )
             current = update_record(self.folder, add)
         except DrafterforgeError:
@@ -187,16 +228,32 @@ class TrafficLearner:
     def answers(self) -> dict[str, list[Answer]]:
         """The recorded answers by kind of traffic, oldest first."""
         captures, by_kind = ServedCaptures(self.folder, FeatureCapture(self.target)), dict[str, list[Answer]]()
-        for _, rows in served_shards(self.folder):
+        shards, tokens = list[AnswerRows](), 0
+        for _, rows in reversed([*served_shards(self.folder)]):
+            shards, tokens = [rows, *shards], tokens + int(rows.lengths.sum())
+            if tokens >= SPARE * self.most_tokens:  # without features, a ring holds a hundred times as much
+                break
+        for rows in shards:
             for row in rows:
                 if row.answer_tokens < 2:
                     continue
                 if row.id not in self.kinds:
-                    self.kinds[row.id] = traffic_kind(self.router, captures.prompt_features(row).float())
+                    self.kinds[row.id] = self.kind_of(row, captures)
                 kind = self.kinds[row.id]
                 by_kind.setdefault(kind, []).append(replace(row, domain=kind))
         self.kinds = {row.id: kind for kind, rows in by_kind.items() for row in rows}
         return by_kind
+
+    def kind_of(self, row: Answer, captures: ServedCaptures) -> str:
+        """The kind of traffic of an answer."""
+        if self.router is None or self.router.kind != "target":  # whose features need not be computed
+            return UNKNOWN
+        return traffic_kind(self.router, captures.prompt_features(row).float())
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that a training reads."""
+        return self.cfg.learn.steps * TrainerConfig().tokens_per_batch
 
     def write_answers(self, name: str, kind: str, splits: dict[str, list[Answer]]) -> AnswerSet:
         """The `answers` artifact that the expert is trained on."""
@@ -249,14 +306,15 @@ class TrafficLearner:
 
     def judge(self, name: str, rows: Sequence[Answer], incumbent: str) -> Verdict:
         """See `judge_drafter`."""
-        return judge_drafter(self.runs, name, rows, incumbent)
+        learned = {version.name for version in LearnedRecord.read(self.folder).versions}
+        return judge_drafter(self.runs, name, rows, incumbent, learned)
 
     def bounded(self, record: LearnedRecord) -> LearnedRecord:
         """The record with at most `max_experts` that draft, and one of each kind of traffic."""
         for version in record.of_state(JOINED):
             if record.drafters[version.kind] != version.name:
                 record = record.with_state(version.name, LEFT)
-        joined = sorted(record.of_state(JOINED), key=lambda version: -version.gain)
+        joined = sorted(record.of_state(JOINED), key=lambda version: -version.base_gain)
         for version in joined[self.cfg.learn.max_experts :]:
             record = record.with_state(version.name, LEFT)
         return record
@@ -268,9 +326,8 @@ class TrafficLearner:
             update_record(self.folder, lambda record: replace(record, training=""))
 
     def delete_unrecorded(self, record: LearnedRecord) -> None:
-        """Delete what was learned and neither drafts nor is the newest of its kind that has left."""
-        remaining = {version.name for version in record.of_state(JOINED)}
-        remaining |= set({version.kind: version.name for version in record.of_state(LEFT)}.values())
+        """Delete what was learned and neither drafts nor would draft after a rollback."""
+        remaining = {name for version in record.of_state(JOINED) for name in (version.name, version.replaces)}
         deleted = {version.name for version in record.versions} - remaining
         delete_learned(self.cfg.runs_dir, self.target.name, deleted)
 
@@ -291,17 +348,10 @@ def require_current(current: LearnedRecord, record: LearnedRecord, kind: str) ->
     return current
 
 
-def name_of(kind: str, number: int) -> str:
-    """Name of the version of this number."""
-    return f"{kind}-v{number}" if kind == UNKNOWN else f"{kind}-traffic-v{number}"
+def name_of(kind: str, stream: str, number: int) -> str:
+    """Name of a version: servers of one folder of runs, each with a stream of its own, must not use one name.
 
-
-def delete_learned(
-    runs_dir: str, target: str, names: Iterable[str], kinds: Sequence[str] = ("drafters", *TEXTS)
-) -> None:
-    """Delete artifacts of these kinds that were learned from traffic."""
-    for kind in kinds:
-        for name in names:
-            path = artifact_dir(runs_dir, target, kind, name)
-            delete_artifact(path)
-            drop_staging(path)
+    stream: id of the recorded stream.  number: of the version in it.
+    """
+    traffic = kind if kind == UNKNOWN else f"{kind}-traffic"
+    return f"{traffic}-{stream[:4]}-v{number}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,23 +37,38 @@ class Verdict:
     """What a comparison of drafters means for a kind of traffic."""
 
     gain: Gain  # of the new drafter
+    base_gain: float = 0.0  # of the new drafter over the best one that was not learned from traffic
     incumbent_leaves: bool = False  # the drafter learned before is worse than another one for certain
 
 
-def paired_gain(candidate: np.ndarray, rivals: dict[str, np.ndarray]) -> Gain:
-    """The gain of a candidate.  candidate, rivals: tokens per cycle of each request, [Q]."""
+def paired_gain(candidate: np.ndarray, rivals: dict[str, np.ndarray], confidence: float = CONFIDENCE) -> Gain:
+    """The gain of a candidate over the best of its rivals.  candidate, rivals: tokens per cycle of each request, [Q].
+
+    The rival is the best on these requests, which is in the candidate's disfavour.
+    """
     rival = max(rivals, key=lambda name: float(np.log(rivals[name]).mean()))
     ratios = np.log(candidate) - np.log(rivals[rival])
     error = float(ratios.std(ddof=1)) / math.sqrt(len(ratios))
-    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(ratios) - 1)) * error
+    reach = float(stats.t.ppf(0.5 + confidence / 2, len(ratios) - 1)) * error
     mean = float(ratios.mean())
     return Gain(rival, *(math.expm1(value) for value in (mean, mean - reach, mean + reach)))
 
 
-def judge_drafter(runs: RunsFolder, name: str, rows: Sequence[Answer], incumbent: str = "") -> Verdict:
+def is_worse(incumbent: np.ndarray, rivals: dict[str, np.ndarray]) -> bool:
+    """Whether a drafter is worse than the best of its rivals for certain, although that was found on these requests.
+
+    incumbent, rivals: as of `paired_gain`.
+    """
+    return paired_gain(incumbent, rivals, 1 - (1 - CONFIDENCE) / len(rivals)).high < 0.0  # Bonferroni
+
+
+def judge_drafter(
+    runs: RunsFolder, name: str, rows: Sequence[Answer], incumbent: str = "", learned: Collection[str] = ()
+) -> Verdict:
     """Compare a drafter with those of `drafter=auto` on answers, by replaying their cycles.
 
     incumbent: the drafter that was learned from such requests before; empty: none.
+    learned: names of all drafters that were learned from traffic.
     """
     rivals = [rival for rival in map(domain_of, default_drafters(runs)) if rival != name]
     rivals += [incumbent] if incumbent and incumbent not in rivals else []
@@ -65,7 +80,10 @@ def judge_drafter(runs: RunsFolder, name: str, rows: Sequence[Answer], incumbent
         recorded = recorder.record(Generation(ids[:begin], ids[begin:], stop_reason="length"))[STATIC]
         lengths.append([recorded.num_tokens / recorded.cycles(number) for number in range(len(pool.names))])
     by_drafter = dict(zip(pool.names, np.array(lengths).T, strict=True))
-    gain = paired_gain(by_drafter.pop(name), by_drafter)
+    candidate = by_drafter.pop(name)
+    gain = paired_gain(candidate, by_drafter)
+    base = {rival: lengths for rival, lengths in by_drafter.items() if rival not in learned}
+    base_gain = paired_gain(candidate, base).mean if base else gain.mean
     if len(by_drafter) < 2 or not incumbent:
-        return Verdict(gain)
-    return Verdict(gain, paired_gain(by_drafter.pop(incumbent), by_drafter).high < 0.0)
+        return Verdict(gain, base_gain)
+    return Verdict(gain, base_gain, is_worse(by_drafter.pop(incumbent), by_drafter))

@@ -280,6 +280,20 @@ def test_erasing_deletes_all_shards_and_what_is_pending_also_while_a_writer_runs
     assert used_bytes(tmp_path) == 0 and not (tmp_path / ERASE).exists()
 
 
+def test_the_record_does_not_grow_after_answers_were_erased_before_they_were_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "TIDY_S", 0.01)
+    writer = ring_of(tmp_path)
+    add_all(writer, [-1] * 20)
+    writer.flush()
+    writer.flush_s = 60.0
+    add_all(writer, [-1] * 3)
+    erase_stream(tmp_path)
+    writer.flush_s = 0.0
+    add_all(writer, [-1] * 20)
+    writer.close(10)
+    assert StreamRecord.read(tmp_path).answers == 40 and StreamRecord.read(tmp_path).more == []
+
+
 def test_a_writer_that_was_killed_while_it_erased_goes_on_erasing(tmp_path):
     writer = ring_of(tmp_path)
     add_all(writer, range(20))

@@ -10,7 +10,7 @@ import pytest
 from drafterforge.artifacts import learned
 from drafterforge.artifacts.learned import JOINED, LearnedRecord, LearnedVersion, update_record
 from drafterforge.drafters.retrieval.model import Retrieval
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError
 from drafterforge.runtime.pool import Pool
 from drafterforge.server.learning import LearnedDrafters
 
@@ -38,19 +38,19 @@ def test_a_record_in_a_folder_that_cannot_be_read_is_not_waited_for(drafters, mo
         update_record(drafters.folder, lambda record: record)
 
 
-def test_a_version_with_the_name_of_a_deleted_one_that_did_not_open_joins(drafters, monkeypatch):
+@pytest.mark.parametrize("error", [ArtifactError("its files are damaged"), RuntimeError("out of memory")])
+def test_a_version_that_does_not_open_keeps_no_later_one_from_joining(drafters, monkeypatch, error):
     def fail(*_) -> None:
-        raise ArtifactError("its files are damaged")
+        raise error
 
     update_record(drafters.folder, lambda record: replace(record, versions=[VERSION]))
     with monkeypatch.context() as patch:
         patch.setattr(LearnedDrafters, "_open", fail)
         assert follow(drafters) == ["general"]
+    later = replace(VERSION, name="traffic-1-v2")
+    update_record(drafters.folder, lambda record: replace(record, versions=[later]))
+    assert follow(drafters) == ["general", "traffic-1-v2"]
     update_record(drafters.folder, lambda record: LearnedRecord(num_deletions=1))
-    assert follow(drafters) == ["general"]
-    update_record(drafters.folder, lambda record: replace(record, versions=[VERSION]))
-    assert follow(drafters) == ["general", "traffic-1-v1"]
-    update_record(drafters.folder, lambda record: LearnedRecord(num_deletions=2))
     assert follow(drafters) == ["general"]
 
 
@@ -61,11 +61,11 @@ def test_a_drafter_that_the_engine_refuses_keeps_no_other_from_joining_or_leavin
 
     def add(name: str, drafter: Retrieval) -> None:
         if name == "sql-traffic-v1":
-            raise ConfigError("its weights cannot be stacked")
+            raise RuntimeError("the device is out of memory")
         drafters.pool.add(name, drafter)
 
     monkeypatch.setattr(drafters.engine, "add_drafter", add)
     update_record(drafters.folder, lambda record: replace(record, versions=[experts[0], VERSION]))
     drafters.learned |= {"chat-traffic-v2"}
     assert follow(drafters) == ["general", "traffic-1-v1"]
-    assert "sql-traffic-v1 does not join: its weights cannot be stacked" in caplog.text
+    assert "sql-traffic-v1 does not join: the device is out of memory" in caplog.text

@@ -87,6 +87,7 @@ def test_a_repeated_request_is_drafted_from_the_memory_also_after_a_restart(spea
         ({}, {"X-No-Learn": "1"}, "opted_out"),
         ({"sample": 0.0}, {}, "not_sampled"),
         ({"client_tokens": 1}, {}, "client_limit"),
+        ({"client_tokens": 1}, {"X-Forwarded-For": "10.0.0.9"}, "client_limit"),  # whatever address a client claims
     ],
 )
 def test_requests_are_left_out(speaking, tmp_path, changes, headers, reason):

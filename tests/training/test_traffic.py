@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +13,22 @@ import numpy as np
 import pytest
 import torch
 
-from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, lock_learner, update_record
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.learned import (
+    JOINED,
+    LEFT,
+    LearnedRecord,
+    LearnedVersion,
+    absent_drafters,
+    delete_texts,
+    lock_learner,
+    update_record,
+)
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import artifact_run
 from drafterforge.config.learn import LearnCommandConfig, LearnConfig
 from drafterforge.data.answers import Answer
+from drafterforge.data.stream import StreamRecord
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines import learn as learn_pipeline
 from drafterforge.training import traffic
@@ -28,7 +40,10 @@ from drafterforge.training.traffic import (
     new_prompts,
     split_newest,
 )
-from drafterforge.training.traffic_gate import Gain, Verdict, paired_gain
+from drafterforge.training.traffic_gate import Gain, Verdict, is_worse, paired_gain
+
+STREAM = "0a1b2c3d4e5f6789"
+MANY = 10**6  # tokens
 
 
 def answer(number: int, prompt: int) -> Answer:
@@ -36,7 +51,7 @@ def answer(number: int, prompt: int) -> Answer:
 
 
 def version(number: int, kind: str = "sql", state: str = JOINED) -> LearnedVersion:
-    return LearnedVersion(name_of(kind, number), kind, state, "general", 0.1, 0.05, 0.15, 9, 9, "2026-11-25")
+    return LearnedVersion(name_of(kind, STREAM, number), kind, state, "general", 0.1, 0.05, 0.15, 9, 9, "2026-11-25")
 
 
 def test_a_gain_is_relative_to_the_best_other_drafter_and_paired_by_request():
@@ -57,7 +72,7 @@ def test_the_interval_holds_its_confidence():
 
 def test_the_newest_prompts_judge_and_no_prompt_is_in_two_splits():
     rows = [answer(number, number % 30) for number in range(40)]  # the first ten prompts come again
-    splits = split_newest(rows, "", 8, 4)
+    splits = split_newest(rows, "", 8, 4, MANY)
     assert [row.id for row in splits["test"]] == [f"a{number}" for number in range(29, 21, -1)]
     assert [row.id for row in splits["val"]] == [f"a{number}" for number in range(21, 17, -1)]
     assert {row.id for row in splits["train"]} == {f"a{number}" for number in (*range(10, 18), *range(30, 40))}
@@ -66,12 +81,49 @@ def test_the_newest_prompts_judge_and_no_prompt_is_in_two_splits():
 def test_no_prompt_of_an_earlier_round_judges():
     rows = [answer(number, number % 30) for number in range(60)]
     again = rows[:50]  # after a round up to a29, all prompts come again, and no other
-    assert split_newest(again, "a29", 8, 4)["test"] == [] and len(split_newest(again, "a29", 8, 4)["train"]) == 30
+    assert (
+        split_newest(again, "a29", 8, 4, MANY)["test"] == []
+        and len(split_newest(again, "a29", 8, 4, MANY)["train"]) == 30
+    )
     new = [*again, *(answer(number, number) for number in range(50, 60))]
-    splits = split_newest(new, "a29", 4, 2)
+    splits = split_newest(new, "a29", 4, 2, MANY)
     assert [row.id for row in splits["test"]] == ["a59", "a58", "a57", "a56"]
     assert [row.id for row in splits["val"]] == ["a55", "a54"]
     assert len(splits["train"]) == 30 + 4
+
+
+def turns(number: int, count: int, prompt: int) -> list[Answer]:
+    """The turns of a conversation, each of which begins with the turn before."""
+    texts = [[prompt, *range(100, 100 + turn)] for turn in range(1, count + 1)]
+    return [
+        Answer(f"a{number + turn}", "", "", "train", [*text, 7], [0] * len(text) + [1], len(text), 1, True)
+        for turn, text in enumerate(texts)
+    ]
+
+
+def test_the_turns_of_a_conversation_are_in_one_split_and_only_the_newest_judges():
+    rows = [row for number in range(12) for row in turns(3 * number, 3, number)]
+    splits = split_newest(rows, "", 4, 2, MANY)
+    assert [row.id for row in splits["test"]] == ["a35", "a32", "a29", "a26"]
+    assert [row.id for row in splits["val"]] == ["a23", "a20"]
+    assert {row.id for row in splits["train"]} == {f"a{number}" for number in range(18)}
+    # a conversation that goes on after a round was trained on, and does not judge
+    splits = split_newest([*rows, *turns(36, 4, 11)[3:], *turns(40, 1, 50)], "a35", 4, 2, MANY)
+    assert [row.id for row in splits["test"]] == ["a40"]
+
+
+def test_a_training_takes_the_newest_prompts_as_far_as_it_can_read_them():
+    rows = [answer(number, number) for number in range(100)]  # three tokens each
+    splits = split_newest(rows, "", 8, 4, 60)
+    assert [row.id for row in splits["train"]] == [f"a{number}" for number in range(87, 67, -1)]
+
+
+def test_a_drafter_as_good_as_its_rivals_rarely_leaves_however_many_they_are():
+    rng, count = np.random.default_rng(2), 1000
+    for num_rivals in (1, 8):
+        lengths = np.exp(rng.normal(0.0, 0.2, [count, num_rivals + 1, 24]))
+        false = sum(is_worse(drawn[0], dict(zip("abcdefgh", drawn[1:], strict=False))) for drawn in lengths)
+        assert false / count < 0.04
 
 
 def test_new_prompts_are_counted_from_the_last_round_on():
@@ -85,6 +137,8 @@ class Rounds:
     def __init__(self, tmp_path, monkeypatch) -> None:
         learn = LearnConfig(folder=str(tmp_path / "ring"))
         self.cfg = LearnCommandConfig(learn=learn, runs_dir=str(tmp_path / "runs"), action="run")
+        self.cfg.traffic_dir.mkdir()
+        save_json_atomic(self.cfg.traffic_dir / "stream.json", asdict(StreamRecord(STREAM, 1, [])))
         self.target = SimpleNamespace(name="smollm2-135m", fingerprint="f", device=torch.device("cpu"))
         monkeypatch.setattr(traffic, "default_drafters", lambda runs: [])
         monkeypatch.setattr(TrafficLearner, "training_config", lambda self, name, *_: name)
@@ -129,8 +183,8 @@ def rounds(tmp_path, monkeypatch) -> Rounds:
 
 
 def test_a_version_joins_and_the_texts_that_it_was_trained_on_are_deleted(rounds):
-    assert rounds.round().name == "sql-traffic-v1" and rounds.record().training == ""
-    assert rounds.artifact("drafters", "sql-traffic-v1").exists() and rounds.left_over() == ["weights"]
+    assert rounds.round().name == "sql-traffic-0a1b-v1" and rounds.record().training == ""
+    assert rounds.artifact("drafters", "sql-traffic-0a1b-v1").exists() and rounds.left_over() == ["weights"]
 
 
 def test_deleting_ends_a_round_at_its_next_batch_and_leaves_nothing_of_it(rounds):
@@ -143,7 +197,7 @@ def test_deleting_ends_a_round_at_its_next_batch_and_leaves_nothing_of_it(rounds
 
     rounds.during = delete
     assert rounds.round() is None
-    assert rounds.left_over() == [] and rounds.record() == LearnedRecord(num_deletions=1)
+    assert rounds.left_over() == [] and rounds.record() == LearnedRecord(num_deletions=1, num_versions=0)
 
 
 def test_deleting_after_a_killed_round_deletes_its_texts(rounds):
@@ -156,7 +210,7 @@ def test_deleting_after_a_killed_round_deletes_its_texts(rounds):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(TrafficLearner, "delete_unfinished", lambda self: None)  # as in a process that was killed
         rounds.round()
-    assert rounds.artifact("answers", "sql-traffic-v2").exists()
+    assert rounds.artifact("answers", "sql-traffic-0a1b-v2").exists()
     rounds.command("delete")
     assert rounds.left_over() == []
 
@@ -169,8 +223,8 @@ def test_the_next_learner_deletes_what_a_killed_round_has_left(rounds):
     with pytest.raises(ArtifactError, match="disk is full"):
         rounds.round()
     assert rounds.left_over() == []
-    rounds.write("answers", "traffic-1-v1")
-    update_record(rounds.cfg.traffic_dir, lambda record: replace(record, training="traffic-1-v1"))
+    rounds.write("answers", "traffic-1-0a1b-v1")
+    update_record(rounds.cfg.traffic_dir, lambda record: replace(record, training="traffic-1-0a1b-v1"))
     rounds.learner()
     assert rounds.left_over() == [] and rounds.record().training == ""
 
@@ -180,8 +234,8 @@ def test_a_round_that_is_under_way_adds_nothing_after_a_freeze_or_a_rollback(rou
     rounds.round()
     rounds.during = lambda pace: rounds.command(command)
     assert rounds.round() is None
-    assert [version.name for version in rounds.record().versions] == ["sql-traffic-v1"]
-    assert not rounds.artifact("drafters", "sql-traffic-v2").exists()
+    assert [version.name for version in rounds.record().versions] == ["sql-traffic-0a1b-v1"]
+    assert not rounds.artifact("drafters", "sql-traffic-0a1b-v2").exists()
 
 
 def test_rolling_back_again_and_again_ends_at_the_drafters_before(rounds):
@@ -192,7 +246,57 @@ def test_rolling_back_again_and_again_ends_at_the_drafters_before(rounds):
         rounds.command("roll_back")
         drafting.append(rounds.record().drafters)
     # the first version was deleted when the third one joined, and the third one was taken back already
-    assert drafting == [{"sql": "sql-traffic-v2"}, {}]
+    assert drafting == [{"sql": "sql-traffic-0a1b-v2"}, {}]
+
+
+def test_a_rollback_brings_back_what_was_replaced_and_nothing_worse(rounds, monkeypatch):
+    rounds.round()  # v1
+    worse = Verdict(Gain("general", 0.1, 0.05, 0.15), 0.1, incumbent_leaves=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(TrafficLearner, "judge", lambda *_: worse)
+        rounds.round()  # v2 joins, and v1 was worse than another drafter
+    rounds.round()  # v3 replaces v2
+    rounds.command("roll_back")
+    assert rounds.record().drafters == {"sql": "sql-traffic-0a1b-v2"}
+    rounds.round()  # v4 replaces v2
+    rounds.command("roll_back")
+    assert rounds.record().drafters == {"sql": "sql-traffic-0a1b-v2"}  # not v3, which was taken back
+    rounds.command("roll_back")
+    assert rounds.record().drafters == {}  # not v1
+
+
+def test_an_expert_that_is_trained_or_rolled_back_does_not_draft_wherever_its_traffic_is(rounds):
+    def absent() -> set[str]:
+        return absent_drafters(rounds.cfg.runs_dir, rounds.target.name)
+
+    during = []
+    rounds.during = lambda pace: during.append(absent())
+    rounds.round()
+    assert during == [{"sql-traffic-0a1b-v1"}] and absent() == set()
+    rounds.command("roll_back")
+    assert absent() == {"sql-traffic-0a1b-v1"}
+
+
+def test_texts_of_a_killed_round_are_deleted_once_its_learner_has_ended(rounds):
+    name = "sql-traffic-0a1b-v1"
+    rounds.write("answers", name)
+    rounds.write("drafters", name)
+    update_record(rounds.cfg.traffic_dir, lambda record: replace(record, training=name))
+    lock = lock_learner(rounds.cfg.traffic_dir)
+    delete_texts(rounds.cfg.traffic_dir, rounds.cfg.runs_dir, rounds.target.name)
+    assert rounds.artifact("answers", name).exists()
+    os.close(lock)
+    delete_texts(rounds.cfg.traffic_dir, rounds.cfg.runs_dir, rounds.target.name)
+    assert not rounds.artifact("answers", name).exists() and rounds.artifact("drafters", name).exists()
+
+
+def test_a_record_of_an_earlier_version_opens(tmp_path):
+    update_record(tmp_path, lambda record: replace(record, versions=[version(1)]))
+    path = tmp_path / "learning" / "learned.json"
+    values = json.loads(path.read_text())
+    del values["num_versions"], values["versions"][0]["replaces"], values["versions"][0]["base_gain"]
+    path.write_text(json.dumps(values))
+    assert LearnedRecord.read(tmp_path) == LearnedRecord([version(1)], num_versions=1)
 
 
 def test_a_bundle_is_not_replaced_and_the_error_says_what_to_type(rounds):
@@ -213,9 +317,9 @@ def test_two_processes_do_not_learn_from_one_folder(tmp_path):
 def test_the_record_names_the_newest_drafter_of_each_kind(tmp_path):
     versions = [version(1), version(2, state=LEFT), version(3, "traffic-1")]
     update_record(tmp_path, lambda record: replace(record, versions=versions))
-    assert LearnedRecord.read(tmp_path).drafters == {"sql": "sql-traffic-v1", "traffic-1": "traffic-1-v3"}
-    update_record(tmp_path, lambda record: record.with_state("sql-traffic-v1", LEFT))
-    assert LearnedRecord.read(tmp_path).drafters == {"traffic-1": "traffic-1-v3"}
+    assert LearnedRecord.read(tmp_path).drafters == {"sql": "sql-traffic-0a1b-v1", "traffic-1": "traffic-1-0a1b-v3"}
+    update_record(tmp_path, lambda record: record.with_state("sql-traffic-0a1b-v1", LEFT))
+    assert LearnedRecord.read(tmp_path).drafters == {"traffic-1": "traffic-1-0a1b-v3"}
 
 
 def test_training_works_for_its_share_of_the_time():
