@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from drafterforge.artifacts.bundles import BUNDLE, bundle_dir, find_bundle
+from drafterforge.artifacts.bundles import BUNDLE, bundle_dir, find_bundle, require_no_foreign_files
 from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.artifacts.json_input import read_json
 from drafterforge.config.bundle import ExportConfig
@@ -44,9 +44,10 @@ def check_export(cfg: ExportConfig) -> None:
 
 
 def require_no_bundle(folder: Path, overwrite: bool) -> None:
-    """ArtifactError if the folder has a bundle that may not be replaced."""
+    """ArtifactError if the folder has a bundle that may not be replaced, or other files beside one."""
     if (folder / BUNDLE).is_file() and not overwrite:
         raise ArtifactError(f"{folder} exists already; type overwrite=true to replace it, or bundle=OTHER")
+    require_no_foreign_files(folder)
 
 
 def check_selector(cfg: PoolConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -201,6 +202,24 @@ def test_writing_over_something_else_is_refused(parts, tmp_path):
     with pytest.raises(ArtifactError, match="not a drafterforge artifact"):
         write_bundle(tmp_path / "mine", *parts, overwrite=True)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", [".git/config", "drafters/general/notes.txt", "mine/deep/thesis.txt"])
+def test_overwriting_keeps_files_that_are_not_the_bundle_s(parts, bundle, name):
+    (bundle / name).parent.mkdir(parents=True, exist_ok=True)
+    (bundle / name).write_text("x")
+    entry = name if name.startswith("drafters") else name.split("/")[0]
+    with pytest.raises(ArtifactError, match=rf"also holds '{re.escape(entry)}', which bundle.json .* type out=OTHER"):
+        write_bundle(bundle, *parts, overwrite=True)
+    assert (bundle / name).read_text() == "x"
+    (bundle / BUNDLE).write_text("{")
+    with pytest.raises(ArtifactError, match=r"and \d more, which bundle\.json does not name"):
+        write_bundle(bundle, *parts, overwrite=True)
+
+
+def test_overwriting_replaces_a_folder_that_holds_a_bundle_only(parts, bundle):
+    write_bundle(bundle, replace(parts[0], created="2027"), parts[1], overwrite=True)
+    assert read_record(bundle).created == "2027"
 
 
 def test_a_write_that_fails_leaves_the_earlier_bundle(parts, bundle, monkeypatch):
