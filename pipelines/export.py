@@ -34,7 +34,7 @@ def run(cfg: Config) -> Path:
     if rebuild or not (folder / BUNDLE).is_file():
         make_bundle(cfg, folder)
     else:
-        typed = f"bundle={cfg.bundle}{target_flags(cfg)} overwrite=true"
+        typed = f"bundle={cfg.bundle_name}{target_flags(cfg)} overwrite=true"
         say(f"{folder} is used as it is; to rebuild it, type drafterforge export {typed}")
     if cfg.format == "tar":
         return write_archive(cfg, folder)

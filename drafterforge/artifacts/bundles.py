@@ -42,10 +42,10 @@ def bundle_dir(cfg: ExportConfig) -> Path:
     """The folder of the bundle that `export` writes or packs, which may not exist yet."""
     if cfg.format == "bundle" and cfg.out:
         return Path(cfg.out).expanduser()
-    folder = Path(cfg.bundle).expanduser()
-    if folder.is_dir() and not is_name(cfg.bundle):
+    folder = Path(cfg.bundle_name).expanduser()
+    if folder.is_dir() and not is_name(cfg.bundle_name):
         return folder
-    return named_bundle_dir(cfg.bundle, cfg.target.folder_name, cfg.runs_dir)
+    return named_bundle_dir(cfg.bundle_name, cfg.target.folder_name, cfg.runs_dir)
 
 
 def find_bundle(bundle: str, target: str, runs_dir: Path | str) -> str | Path:

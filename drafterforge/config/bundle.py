@@ -10,6 +10,8 @@ from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
 
+MAIN = "main"  # the bundle of every command that names none
+
 
 @dataclass(frozen=True)
 class ExportConfig:
@@ -19,8 +21,9 @@ class ExportConfig:
     pool: PoolConfig = section(PoolConfig, "contents of the bundle, and how its engine decodes")
     runtime: RuntimeConfig = section(RuntimeConfig, "of the bundle's engine; null: the default of each device")
     bundle: str = setting(
-        "main",
-        "name or folder of the bundle; without it, `main`; format=sglang|vllm also reads a .tar or a hub id",
+        "",
+        "name or folder of the bundle; empty: `main`; format=sglang|vllm also reads a .tar or a hub id, and prefers "
+        "drafters of runs_dir unless a bundle is named",
     )
     format: str = setting(
         "bundle",
@@ -42,12 +45,16 @@ class ExportConfig:
 
     def __post_init__(self) -> None:
         require_choice("format", self.format, ("bundle", "tar", "sglang", "vllm", "vllm-pool"))
-        require(bool(self.bundle), "bundle= is empty; type bundle=NAME")
         require(not self.push or self.format == "bundle", "push= uploads a bundle; type format=bundle")
         if self.layout:
             require_choice("layout", self.layout, ("speculators", "plain"))
         require(not self.layout or self.format == "vllm", f"layout={self.layout} is read by format=vllm only")
         require_choice("weights", self.weights, ("auto", "bfloat16", "float32"))
+
+    @property
+    def bundle_name(self) -> str:
+        """Name or folder of the bundle."""
+        return self.bundle or MAIN
 
     @property
     def unread_inputs(self) -> tuple[str, ...]:

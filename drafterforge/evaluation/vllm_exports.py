@@ -45,7 +45,8 @@ class ServedDrafters:
         if all(written_s >= os.path.getmtime(source) for source in self._sources(name)):
             say(f"drafter {name}: {path}, exported earlier")
             return path
-        for line in export_drafters(replace(self.export, drafter=name, out=str(path), overwrite=True)):
+        bundle = str(self.bundle or "")
+        for line in export_drafters(replace(self.export, bundle=bundle, drafter=name, out=str(path), overwrite=True)):
             say(line)
         return path
 
@@ -77,7 +78,7 @@ class ServedDrafters:
 def find_drafters(cfg: EvaluateConfig, target: ServedTarget, needs_pool: bool) -> ServedDrafters:
     """The drafters to serve.  needs_pool: a bundle is made if there is none."""
     options = {"target": cfg.target, "pool": cfg.pool, "runtime": cfg.runtime, "runs_dir": cfg.runs_dir}
-    export = ExportConfig(bundle=cfg.bundle or ExportConfig.bundle, **options, **LAYOUT)
+    export = ExportConfig(bundle=cfg.bundle, **options, **LAYOUT)
     bundle = bundle_of(cfg, export, needs_pool)
     if bundle is None:
         return ServedDrafters(export, target.facts.model, names_in_runs(cfg, target))
@@ -95,7 +96,7 @@ def bundle_of(cfg: EvaluateConfig, export: ExportConfig, needs_pool: bool) -> Pa
     if cfg.bundle:
         folder = locate(find_bundle(cfg.bundle, cfg.target.folder_name, cfg.runs_dir))
     else:
-        folder = named_bundle_dir(export.bundle, cfg.target.folder_name, cfg.runs_dir)
+        folder = named_bundle_dir(export.bundle_name, cfg.target.folder_name, cfg.runs_dir)
         if not (folder / BUNDLE).is_file():
             if not needs_pool:
                 return None

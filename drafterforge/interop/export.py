@@ -10,12 +10,12 @@ import torch
 
 from drafterforge.artifacts.bundles import find_bundle, named_bundle_dir
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.artifacts.locate import find_artifact, list_artifacts
+from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import check_bundle, drafter_source, locate, target_hint
 from drafterforge.assembly.runs import kind_of
 from drafterforge.bundle.record import BUNDLE
-from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.bundle import MAIN, ExportConfig
 from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
@@ -38,6 +38,8 @@ def export_drafters(cfg: ExportConfig) -> Iterator[str]:
     bundle = bundle_of(cfg)
     if bundle is not None:
         yield f"from the bundle {bundle}"
+    elif (main_bundle(cfg) / BUNDLE).is_file():
+        yield f"from {cfg.runs_dir}; for the drafters of the bundle {MAIN}, type bundle={MAIN}"
     loaders = drafters_of_runs(cfg, facts) if bundle is None else drafters_of_bundle(cfg, facts, bundle)
     if cfg.out and len(loaders) > 1:
         raise ConfigError(f"out= is one folder, but there are {', '.join(loaders)}; type drafter=NAME")
@@ -52,11 +54,26 @@ def export_drafters(cfg: ExportConfig) -> Iterator[str]:
 
 
 def bundle_of(cfg: ExportConfig) -> Path | None:
-    """The bundle to export from; None if only the default is named and it does not exist."""
-    where = cfg.bundle, target_name(cfg.target), cfg.runs_dir
-    if cfg.bundle == ExportConfig.bundle and not (named_bundle_dir(*where) / BUNDLE).is_file():
-        return None
-    return locate(find_bundle(*where))
+    """The bundle to export from: the named one, else `main` for drafters that runs_dir lacks; None: runs_dir."""
+    if cfg.bundle:
+        return locate(find_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir))
+    names = requested_names(cfg)
+    in_runs = bool(names) and all(is_in_runs(cfg, name) for name in names)
+    return main_bundle(cfg) if not in_runs and (main_bundle(cfg) / BUNDLE).is_file() else None
+
+
+def main_bundle(cfg: ExportConfig) -> Path:
+    """The folder of the bundle that is read if none is named; it need not exist."""
+    return named_bundle_dir(MAIN, target_name(cfg.target), cfg.runs_dir)
+
+
+def is_in_runs(cfg: ExportConfig, name: str) -> bool:
+    """Whether a drafter is in runs_dir, or is the path of one; False for one that is only shipped."""
+    try:
+        folder = find_artifact(cfg.runs_dir, target_name(cfg.target), "drafters", name)
+    except ArtifactError:
+        return False
+    return SHIPPED not in folder.parents
 
 
 def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> Loaders:

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
+from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
@@ -187,6 +188,20 @@ def test_an_export_goes_beside_the_drafters_when_no_folder_is_named(runs, tiny):
     names = sorted(path.name for path in (runs / "tiny" / "exports").iterdir())
     assert names == ["general-sglang", "general-vllm", "general-vllm-plain"]
     assert sorted(os.listdir(runs / "tiny" / "exports" / "general-vllm")) == ["config.json", "model.safetensors"]
+
+
+def test_a_drafter_of_runs_is_not_replaced_by_that_of_the_bundle_main(runs, tiny, served, parts, tmp_path):
+    main = runs / "tiny" / "bundles" / "main"
+    write_bundle(main, *parts, overwrite=False)
+    by_bundle = dict(bundle="main", overwrite=True)
+    sources = {"runs": export(runs, tiny, "sql"), "bundle": export(runs, tiny, "sql", **by_bundle)}
+    assert sources["runs"][0] == f"from {runs}; for the drafters of the bundle main, type bundle=main"
+    assert sources["bundle"][0] == f"from the bundle {main}"
+    assert export(runs, tiny, "", overwrite=True)[0] == f"from the bundle {main}"
+    path = str(runs / "tiny" / "drafters" / "general")
+    assert export(runs, tiny, path, overwrite=True)[0].startswith(f"from {runs};")
+    shutil.rmtree(runs / "tiny" / "drafters" / "sql")
+    assert export(runs, tiny, "sql", overwrite=True)[0] == f"from the bundle {main}"
 
 
 def test_all_drafters_are_written_or_none_and_each_is_named_by_its_folder_too(runs, tiny):
