@@ -50,7 +50,7 @@ class ServedMethods:
             return Method(name, self.engine(name, port, None))
         if name == POOL:
             pool = self.drafters.pool()
-            selector = self.selector(pool.record.defaults.selector)
+            selector = self.selector(pool.record.defaults.selector_name)
             label = f"{selector} over the pool"
             self.identities[label] = pool.record.digest
             names = [*pool.stacked, *pool.lookups]

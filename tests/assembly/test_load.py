@@ -10,12 +10,16 @@ import pytest
 
 import drafterforge
 from drafterforge import DrafterforgeError
+from drafterforge.assembly.engines import open_engine
 from drafterforge.assembly.packing import make_bundle
 from drafterforge.bundle.record import read_record
 from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.names import AUTO, POOL
 from drafterforge.config.pool import PoolConfig
+from drafterforge.config.serving import GenerateConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.chat import prompt_ids
+from drafterforge.errors import ConfigError
 from drafterforge.runtime import verify_costs
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling
@@ -187,6 +191,20 @@ def test_a_bundle_decodes_with_the_drafters_that_export_was_told(runs, folder, n
     make_bundle(cfg, runs.folder / "tiny" / "bundles" / "named")
     engine = drafterforge.open("named", runs_dir=runs.folder, dtype="float32").runtime
     assert engine.drafter.names == drafters and engine.drafter.worth is not None
+
+
+def test_the_default_selector_is_used_where_it_is_typed(bundled, folder):
+    target = TargetConfig(name="tiny", source="hf", model=str(folder), dtype="float32")
+    typed = {"target": target, "runs_dir": str(bundled.folder)}
+    for selector, drafter in (("", AUTO), ("hedgespec", AUTO), ("", POOL), ("hedgespec", POOL)):
+        pool = PoolConfig(selector=selector)
+        engine, _ = open_engine(GenerateConfig(bundle="house", drafter=drafter, pool=pool, **typed))
+        assert engine.drafter.choose == ("hedgespec" if selector or drafter == POOL else "static")
+    with pytest.raises(ConfigError, match=r"pool\.selector= is read by drafter=pool only"):
+        open_engine(GenerateConfig(drafter=AUTO, pool=PoolConfig(selector="hedgespec"), **typed))
+    path = bundled.folder / "tiny" / "bundles" / "hedged"
+    make_bundle(ExportConfig(bundle="hedged", pool=PoolConfig(selector="hedgespec"), **typed), path)
+    assert drafterforge.open(path, dtype="float32").runtime.drafter.choose == "hedgespec"
 
 
 def test_a_bundle_holds_what_this_device_takes_for_trees(bundled, tmp_path, monkeypatch):

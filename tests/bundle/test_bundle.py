@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -164,8 +165,8 @@ def test_a_target_with_other_weights_or_another_tokenizer_is_refused(bundle, tmp
 
 
 def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, served, monkeypatch):
-    edit(bundle, lambda content: content.update(schema_version=2))
-    with pytest.raises(ArtifactError, match=r"schema version 2.*reads up to 1.*pip install --upgrade"):
+    edit(bundle, lambda content: content.update(schema_version=3))
+    with pytest.raises(ArtifactError, match=r"schema version 3.*reads up to 2.*pip install --upgrade"):
         check_bundle(bundle)
     edit(bundle, lambda content: content.update(schema_version=0))
     with pytest.raises(ArtifactError, match="schema version 0, which drafterforge never wrote"):
@@ -183,6 +184,20 @@ def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, s
     edit(bundle, to_zero)
     assert check_bundle(bundle).defaults.depth == 3
     assert open_bundle(bundle, target=served).shape.depth == 3
+
+
+def test_version_1_wrote_hedgespec_where_no_selector_was_typed(bundle):
+    def to_first(content: dict, **defaults: object) -> None:
+        content["schema_version"] = 1
+        content["defaults"] |= {"selector": "hedgespec", "scheduler": "", "router": "", "every": 1, **defaults}
+
+    edit(bundle, to_first)
+    assert (read_record(bundle).defaults.selector, read_record(bundle).defaults.automatic) == ("", True)
+    assert read_record(bundle).defaults.selector_name == "hedgespec"
+    for change in ({"depth": 3}, {"selector": "ucb1"}, {"scheduler": "shapes"}):
+        edit(bundle, partial(to_first, **change))
+        defaults = read_record(bundle).defaults
+        assert (defaults.selector, defaults.automatic) == (change.get("selector", "hedgespec"), False)
 
 
 def test_a_path_without_bundle_json_is_no_bundle(tmp_path):

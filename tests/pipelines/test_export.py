@@ -229,7 +229,7 @@ def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
     done = exported("export", "bundle=house", "licence=BSD", "overwrite=true")
     assert done.code == 0
     assert read_record(exported.artifact("bundles", "house")).drafter("sql").licence == "BSD"
-    assert json.loads((exported.artifact("bundles", "house") / BUNDLE).read_text())["schema_version"] == 1
+    assert json.loads((exported.artifact("bundles", "house") / BUNDLE).read_text())["schema_version"] == 2
 
 
 def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(exported, tmp_path):
