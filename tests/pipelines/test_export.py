@@ -130,11 +130,14 @@ class HubFolder:
 
 
 def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, monkeypatch):
-    hub_folder = HubFolder(tmp_path / "hub")
+    hub_folder, downloads = HubFolder(tmp_path / "hub"), []
 
     def snapshot_download(repository, revision, allow_patterns, local_dir):
-        assert "*.safetensors" in allow_patterns and not any("bin" in pattern for pattern in allow_patterns)
-        shutil.copytree(hub_folder.folder / repository, local_dir, dirs_exist_ok=True)
+        downloads.append(allow_patterns)
+        unwanted = () if len(allow_patterns) > 1 else ("*.safetensors",)
+        shutil.copytree(
+            hub_folder.folder / repository, local_dir, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*unwanted)
+        )
         (local_dir / ".cache").mkdir(exist_ok=True)
         if revision:
             raise ValueError(f"no revision {revision}\nthere")
@@ -147,11 +150,15 @@ def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, m
     assert hub_folder.calls == [("me/house", True, True)]
     done = exported(*ASK, "bundle=me/house")
     assert (done.code, done.out) == (0, exported(*ASK, "drafter=").out), done.err
+    assert downloads == [[BUNDLE], hub.PATTERNS] and "*.safetensors" in hub.PATTERNS and "*.bin" not in hub.PATTERNS
     left = tmp_path / "cache/hub-bundles/me--house/drafters/earlier.json"  # of an earlier bundle
     left.write_text("{}")
     assert exported(*ASK, "bundle=me/house").code == 0 and not left.exists()
     line = exported(*ASK, "bundle=me/house@v2").one_line()
     assert "could not get the bundle 'me/house@v2' from the hub (no revision v2)" in line
+    (tmp_path / "hub/me/model").mkdir()
+    line = exported(*ASK, "bundle=me/model").one_line()
+    assert "'me/model' on the hub is no bundle: it has no bundle.json" in line and downloads[-1] == [BUNDLE]
     assert not hub.is_hub_id("a/../b") and not hub.is_hub_id("/tmp/x") and hub.is_hub_id("a/b@refs/pr/1")
 
 
