@@ -9,11 +9,11 @@ from drafterforge.assembly.packing import make_bundle
 from drafterforge.bundle.archive import pack
 from drafterforge.bundle.hub import is_hub_id, push
 from drafterforge.bundle.record import BUNDLE
-from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.bundle import SINGLE_DRAFTERS, ExportConfig
 from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.interop.export import FORMATS, export_drafters, exports_dir
+from drafterforge.interop.export import export_drafters, exports_dir
 from drafterforge.interop.layout import read_target
 from drafterforge.interop.vllm.pool_folder import FORMAT as VLLM_POOL
 from drafterforge.interop.vllm.pool_folder import write_pool
@@ -25,7 +25,7 @@ def run(cfg: Config) -> Path:
     """Returns the path of what `format` asks for."""
     if cfg.push and not is_hub_id(cfg.push):
         raise ConfigError(f"push={cfg.push!r} is not a repository id; type push=OWNER/NAME")
-    if cfg.format in FORMATS:
+    if cfg.format in SINGLE_DRAFTERS:
         for line in export_drafters(cfg):
             say(line)
         return exports_dir(cfg)

@@ -15,19 +15,18 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import check_bundle, drafter_source, locate, target_hint
 from drafterforge.assembly.runs import kind_of
 from drafterforge.bundle.record import BUNDLE
-from drafterforge.config.bundle import MAIN, ExportConfig
+from drafterforge.config.bundle import MAIN, SINGLE_DRAFTERS, ExportConfig
 from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
-from drafterforge.drafters.registry import kind_named
+from drafterforge.drafters.registry import KINDS, kind_named
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.interop.layout import TargetFacts, read_target, refuse_export, write_export
 from drafterforge.interop.sglang.layout import write_sglang
 from drafterforge.interop.vllm.layouts import LAYOUTS, write_vllm
 from drafterforge.targets.load import target_name
 
-FORMATS = ("sglang", "vllm")
 DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32}
 Loaders = dict[str, tuple[Callable[[], Eagle3Drafter], str]]  # by name: loader, name of the generalist or ""
 
@@ -90,8 +89,8 @@ def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> L
         if cfg.format in kind_named(entry.kind).exports:
             loaders[entry.name] = loader_of(drafter_source(folder, record, entry.name), facts, entry.base)
         elif names:
-            raise not_exportable(f"drafter {entry.name!r} of {folder}", entry.kind)
-    return require_any(loaders, str(folder))
+            raise not_exportable(f"drafter {entry.name!r} of {folder}", entry.kind, cfg.format)
+    return require_any(loaders, str(folder), cfg.format)
 
 
 def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
@@ -107,8 +106,8 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
             generalist = Manifest.read(base).name if base else ""
             loaders[manifest.name] = loader_of(DrafterSource(name, kind.name, folder, base), facts, generalist)
         elif names:
-            raise not_exportable(str(folder), kind.name)
-    return require_any(loaders, cfg.runs_dir)
+            raise not_exportable(str(folder), kind.name, cfg.format)
+    return require_any(loaders, cfg.runs_dir, cfg.format)
 
 
 def requested_names(cfg: ExportConfig) -> list[str]:
@@ -116,16 +115,20 @@ def requested_names(cfg: ExportConfig) -> list[str]:
     return [cfg.drafter] if cfg.drafter else list(cfg.pool.drafters)
 
 
-def not_exportable(which: str, kind: str) -> ArtifactError:
-    """The error for a drafter that other programs cannot read."""
-    return ArtifactError(f"{which} is a {kind} drafter; only EAGLE-3 and block drafters have a layout to export")
+def not_exportable(which: str, kind: str, format: str) -> ArtifactError:
+    """The error for a drafter that this format cannot hold."""
+    formats = [name for name in SINGLE_DRAFTERS if name in kind_named(kind).exports]
+    hint = f"type format={'|'.join(formats)}" if formats else "no format for other programs holds such drafters"
+    return ArtifactError(f"{which} is a {kind} drafter, which format={format} cannot hold; {hint}")
 
 
-def require_any(loaders: Loaders, source: str) -> Loaders:
+def require_any(loaders: Loaders, source: str, format: str) -> Loaders:
     """Return the loaders; ArtifactError if there are none."""
     if not loaders:
+        kinds = ", ".join(name for name, kind in KINDS.items() if format in kind.exports)
         raise ArtifactError(
-            f"there is no EAGLE-3 or block drafter to export in {source}; type `drafterforge train-drafter domain=sql`"
+            f"{source} has no drafter that format={format} can hold ({kinds}); type `drafterforge train-drafter "
+            "domain=sql`"
         )
     return loaders
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
 from functools import partial
@@ -273,21 +274,35 @@ def test_an_export_that_fails_leaves_the_earlier_export(runs, tiny, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        ({"format": "onnx"}, "format must be one of bundle, tar, sglang, vllm, vllm-pool, got 'onnx'"),
+        ({"format": "onnx"}, "format must be one of bundle, tar, vllm-pool, sglang, vllm, got 'onnx'"),
         ({"layout": "plain"}, "layout=plain is read by format=vllm only"),
         ({"format": "vllm", "layout": "hf"}, "layout must be one of"),
+        ({"licence": "MIT"}, "licence=MIT is read by format=bundle|tar|vllm-pool only, not by format=sglang"),
+        ({"format": "tar"}, "drafter=general is read by format=sglang|vllm only, not by format=tar; leave it out"),
+        ({"format": "vllm-pool"}, "drafter=general is read by format=sglang|vllm only, not by format=vllm-pool"),
         ({"weights": "int8"}, "weights must be one of auto, bfloat16, float32, got 'int8'"),
     ],
 )
 def test_an_unknown_format_is_refused(runs, tiny, typed, line):
-    with pytest.raises(ConfigError, match=line):
+    with pytest.raises(ConfigError, match=re.escape(line)):
         export(runs, tiny, "general", **typed)
+    with pytest.raises(ConfigError, match=r"weights=float32 is read by format=sglang\|vllm only"):
+        ExportConfig(weights="float32")
 
 
 def test_a_drafter_without_an_eagle_3_head_is_refused(runs, tiny, facts, drafter):
     write_drafter(runs, facts, drafter, "datastore", drafter={"kind": "retrieval"})
-    with pytest.raises(ArtifactError, match="is a retrieval drafter; only EAGLE-3 and block drafters have a layout"):
+    with pytest.raises(ArtifactError, match="retrieval drafter, which format=sglang cannot hold; no format for other"):
         export(runs, tiny, "datastore")
+    write_drafter(runs, facts, drafter, "blocks", drafter={"kind": "block"})
+    with pytest.raises(ArtifactError, match="block drafter, which format=sglang cannot hold; type format=vllm"):
+        export(runs, tiny, "blocks")
+    shutil.rmtree(runs / "tiny" / "drafters" / "general")
+    shutil.rmtree(runs / "tiny" / "drafters" / "sql")
+    with pytest.raises(
+        ArtifactError, match=r"has no drafter that format=sglang can hold \(eagle3\); type `drafterforge"
+    ):
+        export(runs, tiny, "")
     with pytest.raises(ArtifactError, match="no drafters named 'none'"):
         export(runs, tiny, "none")
 
