@@ -17,10 +17,12 @@ from transformers import LlamaConfig
 
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.interop.export import export_drafters
 from drafterforge.interop.export import write_drafter as write_one
 from drafterforge.interop.layout import lossless_dtype, read_target, served_spec, target_embedding, write_export
 from drafterforge.interop.published_heads import read_head
@@ -178,6 +180,25 @@ def test_the_commands_name_target_and_drafter(runs, tiny, tmp_path):
 def test_a_target_on_the_hub_is_named_by_its_id(facts, tmp_path):
     hub = dataclasses.replace(facts, model="owner/model")
     assert " --model-path owner/model " in serve_sglang(hub, tmp_path)
+
+
+@pytest.mark.parametrize(("format", "layout"), FORMATS)
+def test_a_revision_of_a_target_on_the_hub_is_named_by_its_snapshot(runs, tiny, tmp_path, monkeypatch, format, layout):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tiny))
+    hub = TargetConfig(name="tiny", source="hf", model="owner/model")
+    typed = {
+        "runs_dir": str(runs),
+        "drafter": "general",
+        "format": format,
+        "layout": layout,
+        "out": str(tmp_path / "a"),
+    }
+    export_hub = partial(ExportConfig, **typed)
+    for revision, model in ((None, "owner/model"), ("v2", str(tiny))):
+        target = dataclasses.replace(hub, revision=revision)
+        line = list(export_drafters(export_hub(target=target, overwrite=True)))[-1]
+        verifier = config_in(tmp_path / "a").get("speculators_config", {}).get("verifier", {}).get("name_or_path")
+        assert verifier == model if verifier else model in shlex.split(line)
 
 
 # Folders.
