@@ -14,6 +14,8 @@ from drafterforge.assembly.engines import open_engine
 from drafterforge.assembly.packing import make_bundle
 from drafterforge.bundle.record import read_record
 from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.commands import DoctorConfig
+from drafterforge.config.compose import load_config
 from drafterforge.config.names import AUTO, POOL
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.serving import GenerateConfig
@@ -61,6 +63,16 @@ def test_a_folder_is_a_target_and_auto_is_what_it_says(runs, folder):
     engine = drafterforge.load(folder, runs_dir=runs.folder, dtype="float32", device="cpu")
     assert (engine.target.fingerprint, engine.drafter) == (runs.target.fingerprint, "auto")
     assert drafterforge.load(runs.target, runs_dir=runs.folder / "none").runtime.drafter is None
+
+
+def test_the_home_folder_of_runs_dir_is_expanded(bundled, monkeypatch):
+    monkeypatch.setenv("HOME", str(bundled.folder.parent))
+    typed = f"~/{bundled.folder.name}"
+    engine = drafterforge.load(bundled.target, drafter="sql", runs_dir=typed)
+    assert engine.drafter == "sql"
+    assert drafterforge.open("house", target=bundled.target, runs_dir=typed).drafter == "bundle house"
+    cfg = load_config("doctor", DoctorConfig, [f"runs_dir={typed}"])
+    assert cfg.runs_dir == str(bundled.folder)
 
 
 def test_a_text_is_a_users_message_unless_it_is_to_be_completed(engine):
