@@ -13,7 +13,7 @@ from drafterforge.config.bundle import SINGLE_DRAFTERS, ExportConfig
 from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.interop.export import export_drafters, exports_dir
+from drafterforge.interop.export import check_bundle_of, export_drafters, exports_dir
 from drafterforge.interop.layout import read_target
 from drafterforge.interop.vllm.pool_folder import FORMAT as VLLM_POOL
 from drafterforge.interop.vllm.pool_folder import write_pool
@@ -58,6 +58,8 @@ def write_archive(cfg: Config, folder: Path) -> Path:
 def write_vllm_pool(cfg: Config, folder: Path) -> Path:
     """Write the folder that vLLM opens to decode with the bundle's pool."""
     out = Path(cfg.out or exports_dir(cfg) / f"{folder.resolve().name}-{VLLM_POOL}").expanduser().resolve()
-    for line in write_pool(folder, out, read_target(cfg.target).model, cfg.overwrite):
+    target = read_target(cfg.target)
+    check_bundle_of(folder, target)
+    for line in write_pool(folder, out, target.model, cfg.overwrite):
         say(line)
     return out

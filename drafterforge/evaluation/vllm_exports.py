@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drafterforge.artifacts.bundles import find_bundle, named_bundle_dir
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.assembly.bundles import check_bundle, locate, target_hint
+from drafterforge.assembly.bundles import locate
 from drafterforge.assembly.packing import make_bundle
 from drafterforge.assembly.pools import pool_names
 from drafterforge.assembly.runs import RunsFolder, find_drafter, kind_of
@@ -21,7 +21,7 @@ from drafterforge.config.progress import say
 from drafterforge.drafters.registry import kind_named
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.served_target import ServedTarget
-from drafterforge.interop.export import export_drafters, exports_dir
+from drafterforge.interop.export import check_bundle_of, export_drafters, exports_dir
 from drafterforge.interop.layout import FILES, is_export
 from drafterforge.interop.vllm.pool_folder import FOLDER, FORMAT, PoolFolder, split_names, write_pool
 
@@ -82,12 +82,7 @@ def find_drafters(cfg: EvaluateConfig, target: ServedTarget, needs_pool: bool) -
     bundle = bundle_of(cfg, export, needs_pool)
     if bundle is None:
         return ServedDrafters(export, target.facts.model, names_in_runs(cfg, target))
-    record = check_bundle(bundle)
-    if record.target.fingerprint != target.fingerprint:
-        raise ArtifactError(
-            f"{bundle} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
-            f"{target.name!r} has {target.fingerprint}; {target_hint(record.target)}"
-        )
+    record = check_bundle_of(bundle, target.facts)
     return ServedDrafters(export, target.facts.model, split_names(bundle, record)[0], bundle, record)
 
 

@@ -14,7 +14,7 @@ from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import check_bundle, drafter_source, locate, target_hint
 from drafterforge.assembly.runs import kind_of
-from drafterforge.bundle.record import BUNDLE
+from drafterforge.bundle.record import BUNDLE, BundleRecord
 from drafterforge.config.bundle import MAIN, SINGLE_DRAFTERS, ExportConfig
 from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import DrafterSource
@@ -77,12 +77,7 @@ def is_in_runs(cfg: ExportConfig, name: str) -> bool:
 
 def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> Loaders:
     """The requested drafters, or all, of the bundle in `folder`."""
-    record = check_bundle(folder)
-    if record.target.fingerprint != facts.fingerprint:
-        raise ArtifactError(
-            f"{folder} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
-            f"{facts.name!r} has {facts.fingerprint}; {target_hint(record.target)}"
-        )
+    record = check_bundle_of(folder, facts)
     names = requested_names(cfg)
     loaders: Loaders = {}
     for entry in [record.drafter(name) for name in names] or record.drafters:
@@ -91,6 +86,17 @@ def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> L
         elif names:
             raise not_exportable(f"drafter {entry.name!r} of {folder}", entry.kind, cfg.format)
     return require_any(loaders, str(folder), cfg.format)
+
+
+def check_bundle_of(folder: Path, facts: TargetFacts) -> BundleRecord:
+    """The record of an undamaged bundle; ArtifactError if it is another target's."""
+    record = check_bundle(folder)
+    if record.target.fingerprint != facts.fingerprint:
+        raise ArtifactError(
+            f"{folder} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
+            f"{facts.name!r} has {facts.fingerprint}; {target_hint(record.target)}"
+        )
+    return record
 
 
 def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:

@@ -15,6 +15,7 @@ from drafterforge.bundle import hub
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.cli import main
 from drafterforge.errors import ArtifactError
+from tests.tiny import save_tiny_target
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -219,6 +220,14 @@ def test_a_bundle_names_its_target_s_folder_and_another_can_be_typed(exported, t
     line = capsys.readouterr().err
     assert f"no bundle named 'other' for target 'smollm2-135m' in {exported.runs} (available: none)" in line
     assert f"type bundle={exported.artifact('bundles', 'other')}" in line
+
+
+def test_a_pool_folder_is_for_the_target_of_its_bundle(exported, tmp_path):
+    other = save_tiny_target(tmp_path / "other", initializer_range=0.1)
+    bundle, out = exported.artifact("bundles", "house"), tmp_path / "pool"
+    line = exported("export", "format=vllm-pool", f"bundle={bundle}", f"out={out}", target=other).one_line()
+    assert f"{bundle} serves target 'tiny' with fingerprint" in line and not out.exists()
+    assert exported("export", "format=vllm-pool", f"bundle={bundle}", f"out={out}").code == 0 and out.is_dir()
 
 
 def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
