@@ -79,9 +79,11 @@ def jsonl_rows(path: str | Path, licences: Sequence[str] = ()) -> Iterator[Row]:
     """
     path = Path(path).expanduser()
     hint = "type data=jsonl path=FILE.jsonl"
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        files = sorted(path.glob("*.jsonl")) or sorted(path.glob("*.json"))  # Ray writes lines to *.json
     if not files:
-        raise ArtifactError(f"{path} holds no *.jsonl; {hint}, or path=FOLDER with such files")
+        raise ArtifactError(f"{path} holds no *.jsonl and no *.json; {hint}, or path=FOLDER with such files")
     refused: Counter[str] = Counter()
     num_rows = 0
     for file in files:
