@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.config.data import TEXT, DataConfig, DomainConfig
 from drafterforge.data.rows import Row
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 
@@ -216,7 +216,7 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
     config = data.dataset_config or (domain.dataset_config if is_default else None)
     split = data.dataset_split or (domain.dataset_split if is_default else "train")
     column_name = data.column or (domain.column if is_default else "")
-    skipped = 0
+    skipped, template = 0, prompt_template(data, domain)
     with dataset_errors(name, HINT):
         rows = _load(name, config, split, data.streaming)
         shuffle_options = {"buffer_size": SHUFFLE_BUFFER} if data.streaming else {}
@@ -224,7 +224,10 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
         for number, record in enumerate(rows.shuffle(seed=seed, **shuffle_options)):
             column = column or _column(column_name, record, name)
             try:
-                messages = parse_messages(_cell(record, column))
+                cell = _cell(record, column)
+                if template and isinstance(cell, str) and cell.strip():
+                    cell = template.replace(TEXT, cell)
+                messages = parse_messages(cell)
             except ValueError as error:
                 skipped += 1
                 log.debug("row %d of %s dropped: found %s", number, name, error)
@@ -233,6 +236,11 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
             yield Row(messages, source=name, number=number, task=task)
     if skipped:
         log.warning("dropped %d rows of %s without text in column %s", skipped, name, column)
+
+
+def prompt_template(data: DataConfig, domain: DomainConfig) -> str:
+    """The prompt of each text of a data set, with `{text}` in its place; empty: the text itself."""
+    return data.template or (domain.template if data.source == "hf" and not data.dataset else "")
 
 
 def _is_text(value: Any) -> bool:

@@ -223,9 +223,9 @@ def test_a_bundle_names_its_target_s_folder_and_another_can_be_typed(exported, t
 
 
 def test_a_pool_folder_is_for_the_target_of_its_bundle(exported, tmp_path):
-    other = save_tiny_target(tmp_path / "other", initializer_range=0.1)
+    second = save_tiny_target(tmp_path / "other", initializer_range=0.1)
     bundle, out = exported.artifact("bundles", "house"), tmp_path / "pool"
-    line = exported("export", "format=vllm-pool", f"bundle={bundle}", f"out={out}", target=other).one_line()
+    line = exported("export", "format=vllm-pool", f"bundle={bundle}", f"out={out}", target=second).one_line()
     assert f"{bundle} serves target 'tiny' with fingerprint" in line and not out.exists()
     assert exported("export", "format=vllm-pool", f"bundle={bundle}", f"out={out}").code == 0 and out.is_dir()
 
