@@ -107,7 +107,10 @@ def names_in_runs(cfg: EvaluateConfig, target: ServedTarget) -> list[str]:
     """Names of the runs folder's drafters that vLLM can run."""
     runs = RunsFolder(cfg.runs_dir, target, quiet=True)
     names = [name for name in parts_of(pool_names(runs, cfg.pool.drafters)) if name != RETRIEVAL]
-    names = [name for name in names if LAYOUT["format"] in kind_named(runs.summary(name).kind).exports]
+    formats = {name: kind_named(runs.summary(name).kind).exports for name in names}
+    names = [name for name in names if FORMAT in formats[name]]  # as in a pool, vLLM serves them as EAGLE-3 drafters
+    if skipped := [name for name in formats if name not in names and LAYOUT["format"] in formats[name]]:
+        say(f"suite=vllm times EAGLE-3 drafters only; it leaves out {', '.join(skipped)}")
     if not names:
         raise ArtifactError(
             f"{cfg.runs_dir} has no EAGLE-3 drafter for {target.name}; type `drafterforge train-drafter domain=sql`"

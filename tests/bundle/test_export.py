@@ -17,11 +17,14 @@ from transformers import LlamaConfig
 
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.pool import PoolConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.evaluation.vllm_exports import names_in_runs
 from drafterforge.interop.export import export_drafters
 from drafterforge.interop.export import write_drafter as write_one
 from drafterforge.interop.layout import lossless_dtype, read_target, served_spec, target_embedding, write_export
@@ -326,6 +329,16 @@ def test_a_drafter_without_an_eagle_3_head_is_refused(runs, tiny, facts, drafter
         export(runs, tiny, "")
     with pytest.raises(ArtifactError, match="no drafters named 'none'"):
         export(runs, tiny, "none")
+
+
+def test_the_suite_of_vllm_leaves_block_drafters_out(runs, tiny, facts, drafter, capsys):
+    write_drafter(runs, facts, drafter, "blocks", drafter={"kind": "block"})
+    pool = PoolConfig(drafters=["general", "blocks", "retrieval"])
+    cfg = EvaluateConfig(target=config_of(tiny), pool=pool, runs_dir=str(runs))
+    assert names_in_runs(cfg, facts) == ["general"]
+    assert "suite=vllm times EAGLE-3 drafters only; it leaves out blocks" in capsys.readouterr().err
+    with pytest.raises(ArtifactError, match="has no EAGLE-3 drafter for tiny"):
+        names_in_runs(dataclasses.replace(cfg, pool=PoolConfig(drafters=["blocks"])), facts)
 
 
 def test_a_drafter_of_another_target_is_refused(runs, facts, drafter, tiny):
