@@ -22,6 +22,10 @@ class ArtifactError(DrafterforgeError):
     """A file or folder that is missing, damaged, or made for another target."""
 
 
+class ChatTemplateError(ArtifactError):
+    """Messages that the target's chat template refuses."""
+
+
 class ServerError(DrafterforgeError):
     """A server of another program that does not start, or that stops answering."""
 

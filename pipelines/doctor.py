@@ -7,12 +7,14 @@ import platform
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from drafterforge import __version__
 from drafterforge.artifacts.bundles import list_bundles
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import list_artifacts
 from drafterforge.config.commands import DoctorConfig
+from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.load_warning import current_warning
 from drafterforge.kernels.dispatch import describe_kernels
 from drafterforge.openmp import WAIT_POLICY
@@ -26,7 +28,9 @@ PACKAGES = ("torch", "transformers", "lightning", "datasets", "peft", "safetenso
 
 
 def run(cfg: Config) -> None:
-    table = Table(show_header=False, box=None)
+    table = Table(
+        "name", Column("finding", overflow="fold"), show_header=False, box=None
+    )  # fold: long paths stay whole
     for name, value in checks(cfg):
         table.add_row(name, value)
     Console(highlight=False, soft_wrap=True).print(table)
@@ -69,4 +73,9 @@ def _target_state(cfg: Config) -> str:
             return f"{cfg.target.model or 'target.model is empty'}; looked up on the hub when first used"
         if not (folder / "config.json").is_file():
             return f"{folder} holds no config.json"
+        try:
+            if not isinstance(read_json(folder / "config.json"), dict):
+                return f"{folder / 'config.json'} is damaged (no JSON object)"
+        except ArtifactError as error:
+            return str(error)
     return f"{folder}, fingerprint {fingerprint(folder)}"

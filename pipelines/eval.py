@@ -109,7 +109,7 @@ def run(cfg: Config) -> Path:
         measurements=timings + (replay.measurements() if replay else []),
     )
     drop_staging(path)
-    print_report(report, cfg.pool.selector)
+    print_report(report, cfg.pool.selector_name)
     print_verdict(report)
     print(f"wrote {file.with_name(PAGE)} and {file.name}")
     require_lossless(report, file)
@@ -119,6 +119,7 @@ def run(cfg: Config) -> Path:
 def settings_of(cfg: Config) -> dict[str, Any]:
     """The settings that decide the figures."""
     parts = {key: to_dict(getattr(cfg, key)) for key in ("suite", "pool", "runtime")}
+    parts["pool"]["selector"] = cfg.pool.selector_name
     del parts["suite"]["openvino"]  # a folder; it decides no figure
     return parts | {"seed": cfg.seed}
 

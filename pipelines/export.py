@@ -9,11 +9,11 @@ from drafterforge.assembly.packing import make_bundle
 from drafterforge.bundle.archive import pack
 from drafterforge.bundle.hub import is_hub_id, push
 from drafterforge.bundle.record import BUNDLE
-from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.bundle import SINGLE_DRAFTERS, ExportConfig
 from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.interop.export import FORMATS, export_drafters, exports_dir
+from drafterforge.interop.export import check_bundle_of, export_drafters, exports_dir
 from drafterforge.interop.layout import read_target
 from drafterforge.interop.vllm.pool_folder import FORMAT as VLLM_POOL
 from drafterforge.interop.vllm.pool_folder import write_pool
@@ -25,7 +25,7 @@ def run(cfg: Config) -> Path:
     """Returns the path of what `format` asks for."""
     if cfg.push and not is_hub_id(cfg.push):
         raise ConfigError(f"push={cfg.push!r} is not a repository id; type push=OWNER/NAME")
-    if cfg.format in FORMATS:
+    if cfg.format in SINGLE_DRAFTERS:
         for line in export_drafters(cfg):
             say(line)
         return exports_dir(cfg)
@@ -34,7 +34,7 @@ def run(cfg: Config) -> Path:
     if rebuild or not (folder / BUNDLE).is_file():
         make_bundle(cfg, folder)
     else:
-        typed = f"bundle={cfg.bundle}{target_flags(cfg)} overwrite=true"
+        typed = f"bundle={cfg.bundle_name}{target_flags(cfg)} overwrite=true"
         say(f"{folder} is used as it is; to rebuild it, type drafterforge export {typed}")
     if cfg.format == "tar":
         return write_archive(cfg, folder)
@@ -58,6 +58,8 @@ def write_archive(cfg: Config, folder: Path) -> Path:
 def write_vllm_pool(cfg: Config, folder: Path) -> Path:
     """Write the folder that vLLM opens to decode with the bundle's pool."""
     out = Path(cfg.out or exports_dir(cfg) / f"{folder.resolve().name}-{VLLM_POOL}").expanduser().resolve()
-    for line in write_pool(folder, out, read_target(cfg.target).model, cfg.overwrite):
+    target = read_target(cfg.target)
+    check_bundle_of(folder, target)
+    for line in write_pool(folder, out, target.model, cfg.overwrite):
         say(line)
     return out

@@ -24,6 +24,7 @@ from drafterforge.artifacts.learned import (
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.hints import target_flags
 from drafterforge.config.learn import LearnCommandConfig
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import log, table_console
@@ -102,8 +103,9 @@ def show_status(cfg: Config) -> None:
     for error in filter(None, (record.error, learned.error)):
         table.add_row("error", error)
     table_console().print(table)
-    state = "; frozen, `drafterforge learn thaw` goes on" if learned.frozen else ""
-    print(f"next: drafterforge train-drafter data=traffic path={folder}{state}")
+    typed = target_flags(cfg)
+    state = f"; frozen, `drafterforge learn thaw{typed}` goes on" if learned.frozen else ""
+    print(f"next: drafterforge train-drafter data=traffic path={folder}{typed}{state}")
 
 
 def roll_back(cfg: Config) -> None:
@@ -138,13 +140,14 @@ def export_learned(cfg: Config) -> None:
     generalists = dict.fromkeys(parent["name"] for parent in parents if parent["kind"] == "drafters")
     pool = PoolConfig(drafters=[*generalists, *(name for name in names if name not in generalists)])
     path = export.run(replace(config, pool=pool))
-    print(f"wrote {path}; next: drafterforge serve bundle={cfg.name}")
+    print(f"wrote {path}; next: drafterforge serve bundle={cfg.name}{target_flags(cfg)}")
 
 
 def set_frozen(cfg: Config) -> None:
     """Freeze or thaw."""
     update_record(cfg.traffic_dir, lambda record: replace(record, frozen=cfg.action == "freeze"))
-    print("nothing is learned until `drafterforge learn thaw`" if cfg.action == "freeze" else "learning goes on")
+    thaw = f"drafterforge learn thaw{target_flags(cfg)}"
+    print(f"nothing is learned until `{thaw}`" if cfg.action == "freeze" else "learning goes on")
 
 
 def delete(cfg: Config) -> None:

@@ -16,7 +16,8 @@ Config = PrepareDataConfig
 def run(cfg: Config) -> Path:
     if cfg.data.stream:
         folder = stream_answers(cfg)
-        print(f"wrote {folder}; its reader: drafterforge train-drafter domain={cfg.domain.name} data.stream={folder}")
+        typed = f"domain={cfg.domain.name} data.stream={folder}{target_flags(cfg)}"
+        print(f"wrote {folder}; its reader: drafterforge train-drafter {typed}")
         return folder
     prompts = load_prompts(cfg.data, cfg.domain, cfg.seed)  # before the target loads, so that bad input fails at once
     target = target_to_answer(cfg)

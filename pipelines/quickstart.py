@@ -118,6 +118,7 @@ def run(cfg: Config) -> Path:
 def settings(cfg: Config) -> dict[str, Any]:
     """The settings that decide the figures before tuning."""
     parts = {key: to_dict(getattr(cfg, key)) for key in ("data", "eval", "pool", "runtime")}
+    parts["pool"]["selector"] = cfg.pool.selector_name
     first = {"num_prompts": cfg.first_prompts, "max_new_tokens": cfg.first_tokens}
     return parts | {"first": first, "domain": cfg.domain.name, "seed": cfg.seed}
 

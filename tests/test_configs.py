@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -24,7 +25,7 @@ from drafterforge.drafters.eagle3.train.job import recorded_config
 from drafterforge.errors import ConfigError
 from drafterforge.prompts.domains import domains
 from drafterforge.schedulers.actions import ActionGrid
-from drafterforge.training.inputs import answer_settings, weighted_domain
+from drafterforge.training.inputs import answer_settings, recorded_settings, weighted_domain
 from drafterforge.training.loggers import settings_of
 
 NEEDED = {  # what a user has to type along with a choice
@@ -249,6 +250,26 @@ def test_the_shipped_generalist_is_found_by_its_recipe():
 def test_a_training_on_fewer_answers_is_another_one():
     config = _compose("train-drafter", "trainer.num_answers=100")
     assert settings_of(config.trainer)["num_answers"] == 100
+
+
+def test_a_template_is_recorded_where_it_is_read():
+    typed = ["domain=summarization", "data=hf"]
+    instruction = _compose("prepare-data", *typed).domain.template
+    assert instruction == "Summarize the following article.\n\n{text}"
+    for more, template in (
+        ([], instruction),
+        (["dataset=a/b"], None),
+        (["dataset=a/b", "data.template='Sum up: {text}'"], "Sum up: {text}"),
+        (["data=grammar"], None),
+    ):
+        settings = recorded_settings(_compose("prepare-data", *typed, *more), SimpleNamespace(dtype="float32"))
+        assert settings["data"].get("template") == template and "template" not in settings["domain"]
+    for typed, line in (
+        (["data.template='Sum up: {text}'"], r"data\.template= is read by data=hf only"),
+        (["data=hf", "data.template=Summarize"], r"says nowhere where the text goes; type data\.template="),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            _compose("prepare-data", *typed)
 
 
 def test_settings_that_change_nothing_are_not_recorded_with_answers():

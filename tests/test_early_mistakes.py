@@ -26,6 +26,20 @@ MISTAKES = {
     "no reports named 'a'": ["eval", "compare=a,b"],
     "(available: chat, general,": ["inspect", "k8s"],
     "no drafters named 'nothere'": ["train-policy", "traces.drafters=[nothere]"],
+    "so data=jsonl path=empty.jsonl would not be read; type `drafterforge prepare-data domain=own": [
+        "train-drafter",
+        "domain=own",
+        "answers=A",
+        "data=jsonl",
+        "path=empty.jsonl",
+    ],
+    "data=hf dataset=me/mine name=OTHER`, then answers=[A,B,OTHER], or": [
+        "quickstart",
+        "answers=[A,B]",
+        "data=hf",
+        "dataset=me/mine",
+        "column=text",
+    ],
     "empty.jsonl has no prompts": ["train-drafter", "domain=own", "data=jsonl", "path=empty.jsonl"],
     "broken.jsonl, line 2: found no JSON": ["train-drafter", "domain=own", "data=jsonl", "path=broken.jsonl"],
     "keys.jsonl, line 1: found no messages (keys: text)": [

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import glob
-from pathlib import Path
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 from drafterforge.artifacts.folder import restore_interrupted
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.catalogue import did_you_mean
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError, ConfigError, quote
 
 BUNDLE = "bundle.json"  # the file that makes a folder a bundle
+MAX_LISTED = 3  # files that an error names
 
 
 def is_name(text: str) -> bool:
@@ -38,10 +42,10 @@ def bundle_dir(cfg: ExportConfig) -> Path:
     """The folder of the bundle that `export` writes or packs, which may not exist yet."""
     if cfg.format == "bundle" and cfg.out:
         return Path(cfg.out).expanduser()
-    folder = Path(cfg.bundle).expanduser()
-    if folder.is_dir() and not is_name(cfg.bundle):
+    folder = Path(cfg.bundle_name).expanduser()
+    if folder.is_dir() and not is_name(cfg.bundle_name):
         return folder
-    return named_bundle_dir(cfg.bundle, cfg.target.folder_name, cfg.runs_dir)
+    return named_bundle_dir(cfg.bundle_name, cfg.target.folder_name, cfg.runs_dir)
 
 
 def find_bundle(bundle: str, target: str, runs_dir: Path | str) -> str | Path:
@@ -62,3 +66,38 @@ def find_bundle(bundle: str, target: str, runs_dir: Path | str) -> str | Path:
         f"(available: {', '.join(names) or 'none'})"
         f"{close + ' If not,' if close else ';'} {suggestion}, or give a folder, a .tar or a hub id"
     )
+
+
+def require_no_foreign_files(folder: Path) -> None:
+    """ArtifactError if a bundle's folder holds files that are not the bundle's: overwriting would delete them."""
+    if not (folder / BUNDLE).is_file():
+        return
+    if foreign := list(foreign_files(folder)):
+        listed = ", ".join(quote(name) for name in foreign[:MAX_LISTED])
+        more = f" and {len(foreign) - MAX_LISTED} more" if len(foreign) > MAX_LISTED else ""
+        raise ArtifactError(
+            f"{folder} also holds {listed}{more}, which {BUNDLE} does not name and overwrite=true would delete; "
+            "move these away, or type out=OTHER"
+        )
+
+
+def foreign_files(folder: Path) -> Iterator[str]:
+    """Files and folders of a bundle's folder that its record does not name; without the content of such folders."""
+    names = {BUNDLE, *_recorded_files(folder)}
+    parents = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
+    for parent, folders, files in os.walk(folder):
+        for name in sorted([*folders, *files]):
+            relative = (Path(parent) / name).relative_to(folder).as_posix()
+            if relative not in (parents if name in folders else names):
+                yield relative
+        folders[:] = [name for name in folders if (Path(parent) / name).relative_to(folder).as_posix() in parents]
+
+
+def _recorded_files(folder: Path) -> list[str]:
+    """Names of the files in the record of a bundle of any version; none if it is damaged."""
+    try:
+        record = read_json(folder / BUNDLE)
+    except ArtifactError:
+        return []
+    files = record.get("files") if isinstance(record, dict) else None
+    return list(files) if isinstance(files, dict) else []

@@ -48,7 +48,8 @@ def _check_domain(cfg: Any) -> None:
     for answers in cfg.answers:
         folder = find_artifact(cfg.runs_dir, cfg.target.folder_name, "answers", answers)
         manifest = open_artifact(folder, "answers", verify=False)
-        names |= {manifest.config["domain"]["name"], *manifest.metrics["domains"]}
+        domain = manifest.config["domain"]  # a name only, where the answers are those of a stream
+        names |= {domain if isinstance(domain, str) else domain["name"], *manifest.metrics["domains"]}
     if cfg.domain.name not in names:
         raise ArtifactError(
             f"no domain named {cfg.domain.name!r} in answers={','.join(cfg.answers)}"

@@ -73,7 +73,7 @@ def open_bundle(
     folder = locate(path)
     with verified_record(folder) as record:
         defaults = record.defaults
-        check_options(defaults.selector, defaults.options)
+        check_options(defaults.selector_name, defaults.options)
         single = drafter not in (AUTO, POOL)
         for name in parts_of([drafter] if single else defaults.drafters):
             drafter_source(folder, record, name)  # report a wrong name before the target is loaded
@@ -92,8 +92,8 @@ def open_bundle(
 
 def pool_config(defaults: Defaults, selector: str | None, scheduler: str | None) -> PoolConfig:
     """The bundle's pool; a selector or scheduler that is not None replaces the default."""
-    use_default = selector in (None, defaults.selector)
-    selector = defaults.selector if use_default else selector
+    use_default = selector in (None, defaults.selector_name)
+    selector = defaults.selector_name if use_default else selector
     return PoolConfig(
         drafters=list(defaults.drafters),
         selector=selector,

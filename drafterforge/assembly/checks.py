@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from drafterforge.artifacts.bundles import BUNDLE, bundle_dir, find_bundle
+from drafterforge.artifacts.bundles import BUNDLE, bundle_dir, find_bundle, require_no_foreign_files
 from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.artifacts.json_input import read_json
 from drafterforge.config.bundle import ExportConfig
@@ -44,23 +44,24 @@ def check_export(cfg: ExportConfig) -> None:
 
 
 def require_no_bundle(folder: Path, overwrite: bool) -> None:
-    """ArtifactError if the folder has a bundle that may not be replaced."""
+    """ArtifactError if the folder has a bundle that may not be replaced, or other files beside one."""
     if (folder / BUNDLE).is_file() and not overwrite:
         raise ArtifactError(f"{folder} exists already; type overwrite=true to replace it, or bundle=OTHER")
+    require_no_foreign_files(folder)
 
 
 def check_selector(cfg: PoolConfig) -> None:
     """ConfigError for an unknown selector or option, or for a router that the selector does not use; loads nothing."""
-    check_options(cfg.selector, cfg.options)
-    if cfg.selector == "oracle":
+    check_options(cfg.selector_name, cfg.options)
+    if cfg.selector_name == "oracle":
         raise ConfigError(
             "selector=oracle needs to know the best drafter in advance, which only eval measures; type hedgespec"
         )
     if "levels" in cfg.options:
         raise ConfigError("levels follows from the depth of the pool's trees; leave it out of pool.options")
     if cfg.router:
-        advised(cfg.selector, cfg.options)
-    elif cfg.selector == "router":
+        advised(cfg.selector_name, cfg.options)
+    elif cfg.selector_name == "router":
         raise ConfigError("selector=router needs pool.router=NAME; type `drafterforge train-policy policy=router`")
 
 
@@ -129,7 +130,7 @@ def check_bundle_settings(cfg: GenerateConfig | ServeConfig) -> None:
             f"drafter={cfg.drafter} of a bundle decodes without a scheduler, got pool.scheduler={pool.scheduler}; "
             "leave one of them out"
         )
-    check_options(pool.selector, ())
+    check_options(pool.selector_name, ())
 
 
 def check_bundle_drafter(bundle: str | Path, drafter: str) -> None:

@@ -58,13 +58,13 @@ def check_names(drafter: str, pool: PoolConfig, runs_dir: Path | str, target: st
 def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tuple[Engine, str]:
     """The engine and name of the bundle of `bundle=`; keys that the user typed override its defaults."""
     check_bundle_settings(cfg)
-    plain, pool = PoolConfig(), cfg.pool
+    pool = cfg.pool
     folder = locate(find_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir))
     engine = open_bundle(
         folder,
         target=cfg.target if cfg.target.source == "hf" else None,
         drafter=cfg.drafter or AUTO,
-        selector=None if pool.selector == plain.selector else pool.selector,
+        selector=pool.selector or None,
         scheduler=pool.scheduler or None,
         device=cfg.target.device,
         dtype=cfg.target.dtype,
@@ -73,10 +73,6 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
         carry=True,
     )
     record = read_record(folder)
-    if (
-        cfg.drafter in ("", AUTO)
-        and not (pool.scheduler or pool.selector != plain.selector)
-        and record.defaults.automatic
-    ):
+    if cfg.drafter in ("", AUTO) and not (pool.scheduler or pool.selector) and record.defaults.automatic:
         say_choice(default_drafters(BundleFolder(folder, record, engine.target)), engine.target)
     return engine, record.name

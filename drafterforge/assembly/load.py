@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from pathlib import Path
 
 from drafterforge.artifacts.bundles import find_bundle, is_name
@@ -57,6 +58,7 @@ def load(
     check_engine(drafter, pool, runtime)
     if not isinstance(target, Target):
         target = load_target(target if isinstance(target, TargetConfig) else named_target(str(target), device, dtype))
+    runs_dir = os.path.expanduser(runs_dir)
     runs = RunsFolder(runs_dir, target, quiet=True)
     try:
         if drafter == AUTO:
@@ -102,6 +104,7 @@ def open(
     """
     warn_if_too_late()
     target, drafter = str(target) if isinstance(target, Path) else target, drafter or AUTO
+    runs_dir = os.path.expanduser(runs_dir)
     folder = locate(bundle if isinstance(bundle, Path) else bundle_path(bundle, target, runs_dir))
     engine = open_bundle(
         folder,

@@ -65,7 +65,7 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
         if (router := runs.default_router()) is not None and len(names) > 1:
             add_policy(cfg, target, contents, "router", str(router))
     record = BundleRecord(
-        name=cfg.bundle if is_name(cfg.bundle) else folder.resolve().name,
+        name=cfg.bundle_name if is_name(cfg.bundle_name) else folder.resolve().name,
         target=target_reference(cfg, target),
         drafters=contents.drafters,
         parts=contents.parts,

@@ -73,7 +73,7 @@ def build_pool(
     }
     pool = Pool(
         drafters,
-        cfg.selector,
+        cfg.selector_name,
         shapes=shapes,
         scheduler=open_scheduler(source, cfg.scheduler, drafters),
         router=open_router(source, cfg.router),

@@ -62,10 +62,11 @@ def how(default: Defaults) -> str:
     """How the bundle's engine decides what to draft, if nothing is typed when it is opened."""
     if default.automatic:
         return (
-            f"as `drafter=auto`; `drafter=pool` picks a drafter for each cycle with the selector `{default.selector}`"
+            f"as `drafter=auto`; `drafter=pool` picks a drafter for each cycle with the selector "
+            f"`{default.selector_name}`"
         )
     router, scheduler = code_or_none(default.router), code_or_none(default.scheduler)
-    return f"with the selector `{default.selector}`, scheduler {scheduler}, router {router}"
+    return f"with the selector `{default.selector_name}`, scheduler {scheduler}, router {router}"
 
 
 def code_or_none(name: str) -> str:

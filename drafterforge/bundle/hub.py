@@ -41,19 +41,31 @@ def download_folder(text: str) -> Path:
 
 
 def download(text: str) -> Path:
-    """The folder of a downloaded bundle."""
+    """The folder of a downloaded bundle; its record comes first, so that nothing else of a large model is fetched."""
+    folder = download_folder(text)
+    _fetch(text, folder, [BUNDLE])
+    if not (folder / BUNDLE).is_file():
+        raise ArtifactError(
+            f"{quote(text)} on the hub is no bundle: it has no {BUNDLE}; if it is a target, type target=hf "
+            f"target.model={text.partition('@')[0]}"
+        )
+    read_record(folder)
+    _fetch(text, folder, PATTERNS)
+    _drop_leftovers(folder)
+    return folder
+
+
+def _fetch(text: str, folder: Path, patterns: list[str]) -> None:
+    """Download files of a repository into a folder."""
     from huggingface_hub import snapshot_download
 
     repository, _, revision = text.partition("@")
-    folder = download_folder(text)
     try:
-        snapshot_download(repository, revision=revision or None, allow_patterns=PATTERNS, local_dir=folder)
+        snapshot_download(repository, revision=revision or None, allow_patterns=patterns, local_dir=folder)
     except Exception as error:  # as above
         raise ArtifactError(
             f"could not get the bundle {quote(text)} from the hub ({_first_line(error)}); a local folder works too"
         ) from error
-    _drop_leftovers(folder)
-    return folder
 
 
 def _drop_leftovers(folder: Path) -> None:

@@ -16,14 +16,14 @@ from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.locate import is_folder_name
 from drafterforge.artifacts.manifest import canonical_json, plain_json
 from drafterforge.config.names import parts_of
+from drafterforge.config.pool import DEFAULT_SELECTOR
 from drafterforge.config.runtime import MAX_NODES, RuntimeConfig
 from drafterforge.drafters.registry import KINDS
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import MOST_CANDIDATES
 from drafterforge.tree.grow import TreeShape
 
-SCHEMA_VERSION = 1  # incremented when older code would misread a record
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # version -> content of the next version
+SCHEMA_VERSION = 2  # incremented when older code would misread a record
 WEIGHTS = ".safetensors"
 MOST_ENTRIES = 1000  # drafters, or parts, of a bundle
 COSTS = "costs"  # kind of the part with the costs of the target's passes, by device
@@ -78,7 +78,7 @@ class Defaults:
     """Settings of the engine that the caller may override."""
 
     drafters: list[str]  # their order numbers the selector's arms
-    selector: str = "hedgespec"
+    selector: str = ""  # empty: `export` was given none
     options: dict[str, Any] = field(default_factory=dict)
     scheduler: str = ""  # a policy of the bundle
     router: str = ""  # a router of the bundle
@@ -91,6 +91,11 @@ class Defaults:
     def automatic(self) -> bool:
         """Whether `export` was told nothing of selection, scheduling and trees, so that the engine decides itself."""
         return replace(self, drafters=[], numerics="auto") == Defaults([])
+
+    @property
+    def selector_name(self) -> str:
+        """The selector of the pool."""
+        return self.selector or DEFAULT_SELECTOR
 
     def check(self) -> None:
         """ArtifactError if a value is out of range."""
@@ -195,6 +200,22 @@ def _entry_named(entries: list, name: str, what: str) -> Any:
     raise ArtifactError(f"the bundle has no {what} {quote(name)}; it has {names}")
 
 
+def _from_first_version(content: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 wrote hedgespec where `export` was given no selector, and `every`, which has no effect any more."""
+    defaults = content.get("defaults")
+    if isinstance(defaults, dict):
+        defaults.pop("every", None)
+        settings = [value for key, value in defaults.items() if key not in ("drafters", "numerics", "selector")]
+        if defaults.get("selector") == DEFAULT_SELECTOR and not any(settings):
+            defaults["selector"] = ""
+    return content | {"schema_version": 2}
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {  # version -> content of the next version
+    1: _from_first_version
+}
+
+
 def read_record(folder: Path) -> BundleRecord:
     """The record of the bundle in `folder`, migrated to the present schema; other files are not checked.
 
@@ -225,6 +246,4 @@ def read_record(folder: Path) -> BundleRecord:
         raise ArtifactError(f"{path} holds control characters; expected plain text")
     while content["schema_version"] < SCHEMA_VERSION:
         content = MIGRATIONS[content["schema_version"]](content)
-    if isinstance(content.get("defaults"), dict):
-        content["defaults"].pop("every", None)  # a setting of earlier versions, which has no effect any more
     return parse_as(BundleRecord, content, BUNDLE)

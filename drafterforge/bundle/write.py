@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import write_bytes_atomic
+from drafterforge.artifacts.bundles import require_no_foreign_files
 from drafterforge.artifacts.folder import hash_files, refuse_to_overwrite, write_folder
 from drafterforge.bundle.card import CARD, model_card
 from drafterforge.bundle.files import check_files, check_name
@@ -26,8 +27,14 @@ def write_bundle(
 
     check: called with the new folder before it replaces an earlier bundle, which stays if `check` raises.
     Returns the record with the hashes of its files.  A kill at any moment leaves the earlier bundle or the new one.
+    Raises ArtifactError if the folder holds anything but an earlier bundle.
     """
-    with write_folder(folder, lambda: refuse_to_overwrite(folder, overwrite, BUNDLE, "bundle")) as temporary:
+
+    def check_folder() -> None:
+        refuse_to_overwrite(folder, overwrite, BUNDLE, "bundle")
+        require_no_foreign_files(folder)
+
+    with write_folder(folder, check_folder) as temporary:
         for name, source in sorted(sources.items()):
             check_name(name)
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,17 @@ from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
 
+MAIN = "main"  # the bundle of every command that names none
+BUNDLES = ("bundle", "tar", "vllm-pool")  # formats that hold a bundle
+SINGLE_DRAFTERS = ("sglang", "vllm")  # formats of one drafter each
+READERS = {  # formats that read a key; keys that are not listed are read by all
+    "layout": ("vllm",),
+    "drafter": SINGLE_DRAFTERS,
+    "weights": SINGLE_DRAFTERS,
+    "licence": BUNDLES,
+    "target_licence": BUNDLES,
+}
+
 
 @dataclass(frozen=True)
 class ExportConfig:
@@ -19,8 +30,9 @@ class ExportConfig:
     pool: PoolConfig = section(PoolConfig, "contents of the bundle, and how its engine decodes")
     runtime: RuntimeConfig = section(RuntimeConfig, "of the bundle's engine; null: the default of each device")
     bundle: str = setting(
-        "main",
-        "name or folder of the bundle; without it, `main`; format=sglang|vllm also reads a .tar or a hub id",
+        "",
+        "name or folder of the bundle; empty: `main`; format=sglang|vllm also reads a .tar or a hub id, and prefers "
+        "drafters of runs_dir unless a bundle is named",
     )
     format: str = setting(
         "bundle",
@@ -41,18 +53,27 @@ class ExportConfig:
     overwrite: bool = setting(False, "replace an existing bundle or export")
 
     def __post_init__(self) -> None:
-        require_choice("format", self.format, ("bundle", "tar", "sglang", "vllm", "vllm-pool"))
-        require(bool(self.bundle), "bundle= is empty; type bundle=NAME")
+        require_choice("format", self.format, (*BUNDLES, *SINGLE_DRAFTERS))
         require(not self.push or self.format == "bundle", "push= uploads a bundle; type format=bundle")
         if self.layout:
             require_choice("layout", self.layout, ("speculators", "plain"))
-        require(not self.layout or self.format == "vllm", f"layout={self.layout} is read by format=vllm only")
         require_choice("weights", self.weights, ("auto", "bfloat16", "float32"))
+        for key, formats in READERS.items():
+            value = getattr(self, key)
+            require(
+                value == getattr(ExportConfig, key) or self.format in formats,
+                f"{key}={value} is read by format={'|'.join(formats)} only, not by format={self.format}; leave it out",
+            )
+
+    @property
+    def bundle_name(self) -> str:
+        """Name or folder of the bundle."""
+        return self.bundle or MAIN
 
     @property
     def unread_inputs(self) -> tuple[str, ...]:
         """Inputs that need not be there: other programs run single drafters."""
-        return ("pool.drafters", "pool.scheduler", "pool.router") if self.format in ("sglang", "vllm") else ()
+        return ("pool.drafters", "pool.scheduler", "pool.router") if self.format in SINGLE_DRAFTERS else ()
 
 
 @dataclass(frozen=True)

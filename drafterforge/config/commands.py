@@ -63,6 +63,7 @@ class TrainDrafterConfig(PrepareDataConfig):
             require(self.drafter_name != name, f"{key}={name} is reserved for {meaning}; type name=OTHER")
         for key in ("answers", "val_answers") if self.data.stream else ():
             require(not getattr(self, key), f"data.stream= has answers of its own; leave out {key}=")
+        self._require_no_unread_prompts()
         require(
             not self.data.stream or self.trainer.num_answers is None,
             "trainer.num_answers= is not read with data.stream=, which is read until it ends; leave it out",
@@ -73,6 +74,18 @@ class TrainDrafterConfig(PrepareDataConfig):
             f"{self.target.num_taps}; type drafter=block, or leave target.taps out",
         )
         require(self.name.count("+") != 1, f"name={self.name} is that of a hybrid drafter; type a name without +")
+
+    def _require_no_unread_prompts(self) -> None:
+        """ConfigError if prompts are given besides answers, which have prompts of their own."""
+        key = "path" if self.data.path else "dataset"
+        prompts = f"data={self.data.source}" + (f" {key}={value}" if (value := getattr(self.data, key)) else "")
+        unread = self.data.source in ("jsonl", "hf") or (self.data.source == "grammar" and bool(self.data.path))
+        require(
+            not self.answers or not unread,
+            f"answers= has prompts of its own, so {prompts} would not be read; type `drafterforge prepare-data "
+            f"domain={self.domain.name} {prompts} name=OTHER`, then answers=[{','.join([*self.answers, 'OTHER'])}], or "
+            "leave one of them out",
+        )
 
     @property
     def drafter_name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -38,6 +39,8 @@ def load_config(name: str, config_class: type[Config], overrides: Sequence[str])
     if choices.get("data") == TRAFFIC:
         choices.setdefault("domain", TRAFFIC)
     tree = _tree(narrowed, _compose(name, narrowed, choices), texts, values)
+    if "runs_dir" in tree:  # no shell expands the ~ of runs_dir=~/runs
+        tree["runs_dir"] = os.path.expanduser(tree["runs_dir"])
     return _build(narrowed, tree, config_class)
 
 

@@ -10,6 +10,7 @@ from drafterforge.config.checks import require, require_at_least, require_choice
 from drafterforge.config.fields import setting
 from drafterforge.prompts.domains import domains
 
+TEXT = "{text}"  # stands for the text in a template
 POOL_DOMAINS = domains()  # the domains with a grammar: those of the shipped experts, measured by default
 
 
@@ -24,6 +25,7 @@ class DomainConfig:
     dataset_config: str | None = setting(None, "data=hf: configuration of the domain's data set")
     dataset_split: str = setting("train", "data=hf: split of the domain's data set")
     column: str = setting("", "data=hf: prompt column of the domain's data set")
+    template: str = setting("", "data=hf: the prompt of a text of the domain's data set; empty: the text")
 
     @property
     def answers_domain(self) -> str:
@@ -48,6 +50,9 @@ class DataConfig:
     dataset_config: str | None = setting(None, "data=hf: configuration of the data set")
     dataset_split: str = setting("", "data=hf: split of the data set; empty: the domain's, or train")
     column: str = setting("", "data=hf: column of prompt strings or message lists")
+    template: str = setting(
+        "", "data=hf: prompt of each text of the column, as 'Summarize: {text}'; empty: the domain's, or the text"
+    )
     streaming: bool = setting(True, "data=hf: read rows as they arrive, without downloading the whole data set")
     num_train: int = setting(2000, "prompts answered for training")
     num_val: int = setting(48, "prompts for validation, which selects the checkpoint")
@@ -111,6 +116,14 @@ class DataConfig:
         for key in ("dataset", "dataset_config", "dataset_split", "column"):
             unread = getattr(self, key) and self.source != "hf"
             require(not unread, f"{key}= is read by data=hf only, not by data={self.source}")
+        require(
+            not self.template or self.source == "hf",
+            f"data.template= is read by data=hf only, not by data={self.source}",
+        )
+        require(
+            not self.template or TEXT in self.template,
+            f"data.template={self.template} says nowhere where the text goes; type data.template='Summarize: {TEXT}'",
+        )
         self._check_endpoint()
         require_counts(self, "data", "stream_epochs stream_readers")
         require(self.stream_gb > 0, f"data.stream_gb must be > 0, got {self.stream_gb}")

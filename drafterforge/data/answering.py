@@ -26,7 +26,7 @@ from drafterforge.config.data import DataConfig
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, encode_shard
 from drafterforge.data.chat import Message, conversation_ids, extend_turn, prompt_ids
 from drafterforge.data.prompts import Prompt
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, ChatTemplateError
 
 log = logging.getLogger(__name__)
 
@@ -146,11 +146,14 @@ class Conversation:
         self.finished = finished
 
     def add_turn(self, tokenizer: Any, max_prompt_tokens: int) -> bool:
-        """Appends the user's next turn; False if there is none or the prompt would be too long."""
+        """Appends the user's next turn; False if there is none, it is refused, or the prompt is too long."""
         if not self.turns:
             return False
         messages = self.messages + self.turns[0]
-        ids = extend_turn(tokenizer, self.ids, messages, date=DATE)
+        try:
+            ids = extend_turn(tokenizer, self.ids, messages, date=DATE)
+        except ChatTemplateError:
+            return False
         if len(ids) > max_prompt_tokens:
             return False
         extends = ids[: len(self.ids)] == self.ids  # else the template rewrote earlier turns
@@ -175,20 +178,34 @@ class Conversation:
 def encode_prompts(
     tokenizer: Any, split: str, prompts: Mapping[str, Sequence[Prompt]], data: DataConfig
 ) -> list[Conversation]:
-    """Encodes the prompts of a split; drops those over `data.max_prompt_tokens`."""
+    """Encodes the prompts of a split; drops those over `data.max_prompt_tokens`, or refused by the chat template."""
     encode = _recorded_conversation if data.answers == "given" else _open_conversation
-    conversations = [encode(tokenizer, i, split, p, data) for i, p in enumerate(prompts.get(split, ()))]
-    fitting = [conversation for conversation in conversations if conversation is not None]
-    if conversations and not fitting:
+    fitting, refused = [], []  # conversations, errors
+    num_prompts = len(prompts.get(split, ()))
+    for index, prompt in enumerate(prompts.get(split, ())):
+        try:
+            conversation = encode(tokenizer, index, split, prompt, data)
+        except ChatTemplateError as error:
+            refused.append(f"prompt {prompt.id!r} ({prompt.source}): {error}")
+        else:
+            fitting += [] if conversation is None else [conversation]
+    num_long = num_prompts - len(fitting) - len(refused)
+    if num_prompts and not fitting:
+        if num_long == num_prompts:
+            raise ArtifactError(
+                f"all {num_prompts} {split} prompts are longer than {data.max_prompt_tokens} tokens; "
+                "type data.max_prompt_tokens=MORE"
+            )
         raise ArtifactError(
-            f"all {len(conversations)} {split} prompts are longer than {data.max_prompt_tokens} tokens; "
-            "type data.max_prompt_tokens=MORE"
+            f"none of {num_prompts} {split} prompts can be used ({num_long} are too long); {refused[0]}"
         )
-    if len(fitting) < len(conversations):
+    if num_long:
         log.warning(
             "%d of %d %s prompts are longer than %d tokens and were dropped (data.max_prompt_tokens)",
-            len(conversations) - len(fitting), len(conversations), split, data.max_prompt_tokens,
+            num_long, num_prompts, split, data.max_prompt_tokens,
         )  # fmt: skip
+    if refused:
+        log.warning("%d of %d %s prompts were dropped, such as %s", len(refused), num_prompts, split, refused[0])
     return fitting
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from drafterforge.errors import ArtifactError, shorten
+from drafterforge.errors import ChatTemplateError, shorten
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete character
 _TODAY = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
@@ -125,7 +125,7 @@ def _render(tokenizer: Any, messages: Sequence[Message], generate: bool, date: d
         return text
     except Exception as error:  # a template may raise anything
         roles = ", ".join(message["role"] for message in messages) or "none"
-        raise ArtifactError(
+        raise ChatTemplateError(
             f"the target's chat template refuses the roles ({shorten(roles)}): {shorten(error, 200)}; "
             "give messages that it accepts, for example one user message"
         ) from error

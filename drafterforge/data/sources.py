@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.config.data import TEXT, DataConfig, DomainConfig
 from drafterforge.data.rows import Row
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 
@@ -79,9 +79,11 @@ def jsonl_rows(path: str | Path, licences: Sequence[str] = ()) -> Iterator[Row]:
     """
     path = Path(path).expanduser()
     hint = "type data=jsonl path=FILE.jsonl"
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        files = sorted(path.glob("*.jsonl")) or sorted(path.glob("*.json"))  # Ray writes lines to *.json
     if not files:
-        raise ArtifactError(f"{path} holds no *.jsonl; {hint}, or path=FOLDER with such files")
+        raise ArtifactError(f"{path} holds no *.jsonl and no *.json; {hint}, or path=FOLDER with such files")
     refused: Counter[str] = Counter()
     num_rows = 0
     for file in files:
@@ -214,7 +216,7 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
     config = data.dataset_config or (domain.dataset_config if is_default else None)
     split = data.dataset_split or (domain.dataset_split if is_default else "train")
     column_name = data.column or (domain.column if is_default else "")
-    skipped = 0
+    skipped, template = 0, prompt_template(data, domain)
     with dataset_errors(name, HINT):
         rows = _load(name, config, split, data.streaming)
         shuffle_options = {"buffer_size": SHUFFLE_BUFFER} if data.streaming else {}
@@ -222,7 +224,10 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
         for number, record in enumerate(rows.shuffle(seed=seed, **shuffle_options)):
             column = column or _column(column_name, record, name)
             try:
-                messages = parse_messages(_cell(record, column))
+                cell = _cell(record, column)
+                if template and isinstance(cell, str) and cell.strip():
+                    cell = template.replace(TEXT, cell)
+                messages = parse_messages(cell)
             except ValueError as error:
                 skipped += 1
                 log.debug("row %d of %s dropped: found %s", number, name, error)
@@ -231,6 +236,11 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
             yield Row(messages, source=name, number=number, task=task)
     if skipped:
         log.warning("dropped %d rows of %s without text in column %s", skipped, name, column)
+
+
+def prompt_template(data: DataConfig, domain: DomainConfig) -> str:
+    """The prompt of each text of a data set, with `{text}` in its place; empty: the text itself."""
+    return data.template or (domain.template if data.source == "hf" and not data.dataset else "")
 
 
 def _is_text(value: Any) -> bool:

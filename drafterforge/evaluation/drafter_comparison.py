@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +22,7 @@ from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import Prompt
 from drafterforge.drafters.hybrid.kind import can_combine
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ChatTemplateError, ConfigError
 from drafterforge.evaluation.machine_load import load_by_session
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.method_factory import MethodFactory
@@ -84,7 +85,7 @@ def held_out_requests(
     if answers is not None:
         tokenized = [row.input_ids[: row.prompt_tokens] for row in answers.rows("test", cfg.domain.answers_domain)]
     else:
-        tokenized = [first_turn_ids(target, prompt) for prompt in prompts["test"]]
+        tokenized = list(first_turns_ids(target, prompts["test"]))
     max_tokens = min(cfg.data.max_prompt_tokens, target.max_positions - max(cfg.first_tokens, cfg.eval.max_new_tokens))
     if not (fitting := [Request(tokens, cfg.domain.name) for tokens in tokenized if len(tokens) <= max_tokens]):
         raise ConfigError(
@@ -93,11 +94,14 @@ def held_out_requests(
     return fitting[: max(cfg.first_prompts, cfg.eval.num_prompts)]
 
 
-def first_turn_ids(target: Target, prompt: Prompt) -> list[int]:
-    """Token ids of a prompt up to the first answer."""
-    if prompt.transcript:
-        return list(prompt.transcript.ids[: prompt.transcript.prompt_tokens])
-    return prompt_ids(target.tokenizer, user_turns(prompt.messages)[0])
+def first_turns_ids(target: Target, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
+    """Token ids of each prompt up to the first answer, without those that the chat template refuses."""
+    for prompt in prompts:
+        if prompt.transcript:
+            yield list(prompt.transcript.ids[: prompt.transcript.prompt_tokens])
+        else:
+            with contextlib.suppress(ChatTemplateError):  # answering has reported it
+                yield prompt_ids(target.tokenizer, user_turns(prompt.messages)[0])
 
 
 def split_sizes(cfg: TrainDrafterConfig, answers: JoinedAnswers, num_tested: int) -> str:

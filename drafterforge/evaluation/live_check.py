@@ -42,5 +42,7 @@ def _engines(replay: SelectorReplay) -> dict[str, Engine]:
     for name, drafter in pool.drafters.items():
         shapes = {name: pool.shapes[name]} if name in pool.shapes else {}
         engines[name] = Engine(target, Pool({name: drafter}, "static", drafter=name, shapes=shapes), shape)
-    selected = Pool(pool.drafters, replay.cfg.pool.selector, shapes=pool.shapes, router=pool.router, **pool.options)
-    return engines | {replay.cfg.pool.selector: Engine(target, selected, shape)}
+    selected = Pool(
+        pool.drafters, replay.cfg.pool.selector_name, shapes=pool.shapes, router=pool.router, **pool.options
+    )
+    return engines | {replay.cfg.pool.selector_name: Engine(target, selected, shape)}

@@ -83,7 +83,7 @@ class MethodFactory:
             options["costs"] = options["costs"][:count]
         pool = Pool(
             {name: self.pool.drafters[name] for name in names},
-            self.cfg.pool.selector,
+            self.cfg.pool.selector_name,
             shapes={name: shape for name, shape in self.pool.shapes.items() if name in names},
             scheduler=self.pool.scheduler,
             router=self.pool.router,
@@ -113,7 +113,7 @@ class MethodFactory:
             if drafter == EXPERT:
                 return self.expert(retrieval=retrieval)
             return self.hybrid(self.pool.names[0] if drafter == GENERALIST else drafter, retrieval)
-        return self.selection(self.cfg.pool.selector if base == DEFAULT else base, policy)
+        return self.selection(self.cfg.pool.selector_name if base == DEFAULT else base, policy)
 
     def single(self, drafter: str, policy: str = "") -> Method:
         """One drafter of the pool."""
@@ -198,7 +198,7 @@ class MethodFactory:
 
     def selection(self, selector: str, policy: str = "") -> Method:
         """A selector over the pool.  The pool's own selector has the configured options and router."""
-        is_configured = selector == self.cfg.pool.selector
+        is_configured = selector == self.cfg.pool.selector_name
         options = self.pool.options if is_configured else {"seed": self.cfg.seed}
         scheduler = self.scheduler(policy)
         pool = Pool(
@@ -220,7 +220,7 @@ class MethodFactory:
         cfg, default = self.cfg.pool, PoolConfig()
         args = ["drafter=pool"]
         args += [f'"pool.drafters=[{",".join(cfg.drafters)}]"'] if cfg.drafters else []
-        args += [f"pool.selector={selector}"] if selector != default.selector else []
+        args += [f"pool.selector={selector}"] if selector != default.selector_name else []
         args += [f"pool.router={cfg.router}"] if cfg.router else []
         args += [f"pool.scheduler={schedule}"] if schedule != STATIC else []
         return " ".join(args)
@@ -234,7 +234,7 @@ class MethodFactory:
         """The bundle with its default drafters, selector and scheduler."""
         defaults = read_record(self.bundle).defaults
         engine = open_bundle(self.bundle, target=self.target)
-        selector = "static" if defaults.automatic else defaults.selector
+        selector = "static" if defaults.automatic else defaults.selector_name
         drafters = list(engine.drafter.drafters) if isinstance(engine.drafter, Pool) else list(defaults.drafters)
         return Method(BUNDLE, engine, selector, defaults.scheduler or STATIC, drafters)
 

@@ -126,7 +126,7 @@ class SelectorReplay:
     @property
     def pool_result(self) -> str:
         """Name of the results of the pool's selector."""
-        return result_name(self.cfg.pool.selector, self.pool_options)
+        return result_name(self.cfg.pool.selector_name, self.pool_options)
 
     @cached_property
     def options(self) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -137,7 +137,7 @@ class SelectorReplay:
         """
         options = {}
         for name in self.selectors:
-            configured = self.pool_options if name == self.cfg.pool.selector else {}
+            configured = self.pool_options if name == self.cfg.pool.selector_name else {}
             options[result_name(name, configured)] = name, configured
         tuning = self._tuning_answers()
         if tuning is None:
@@ -243,10 +243,10 @@ class SelectorReplay:
         """Replayed cycles of each drafter alone and of the pool's selector, without a scheduler."""
         recorded = self.static
         alone = {name: recorded.alone(n) for n, name in enumerate(recorded.names)}
-        return alone | {self.cfg.pool.selector: recorded.run(self._pool_selector())}
+        return alone | {self.cfg.pool.selector_name: recorded.run(self._pool_selector())}
 
     def _pool_selector(self) -> Callable[[], Any]:
-        return self.static.maker(self.cfg.pool.selector, **self.pool.options)
+        return self.static.maker(self.cfg.pool.selector_name, **self.pool.options)
 
     def _indices_by_domain(self) -> dict[str, list[int]]:
         """Indices of all recorded answers, and of those of each domain; a stream has no domains."""
@@ -273,7 +273,7 @@ class SelectorReplay:
         part: str,
     ) -> dict[str, RecordedAnswers]:
         """Recorded answers by scheduler.  part: name of the counterfactuals in the resume cache."""
-        selectors = [(self.cfg.pool.selector, self.cfg.pool.options), *((name, {}) for name in self.selectors)]
+        selectors = [(self.cfg.pool.selector_name, self.cfg.pool.options), *((name, {}) for name in self.selectors)]
         branches = any(reads_branches(name, options) for name, options in selectors)
         target, pool, shape = self.factory.target, self.pool, self.factory.shape
         max_new_tokens = self.cfg.suite.max_new_tokens

@@ -11,7 +11,7 @@ from drafterforge.artifacts.bundles import BUNDLE, find_bundle, named_bundle_dir
 from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.assembly.checks import check_selector
-from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.bundle import MAIN
 from drafterforge.config.catalogue import did_you_mean
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.evaluation import (
@@ -114,7 +114,7 @@ def servable_names(cfg: EvaluateConfig) -> list[str] | None:
     if cfg.bundle:
         folder = Path(find_bundle(cfg.bundle, cfg.target.folder_name, cfg.runs_dir)).expanduser()
     else:
-        folder = named_bundle_dir(ExportConfig.bundle, cfg.target.folder_name, cfg.runs_dir)
+        folder = named_bundle_dir(MAIN, cfg.target.folder_name, cfg.runs_dir)
     if (folder / BUNDLE).is_file():
         record = read_json(folder / BUNDLE)
         entries = record.get("drafters") if isinstance(record, dict) else None

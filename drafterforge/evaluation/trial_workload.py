@@ -11,7 +11,7 @@ from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.data.answers import SPLITS
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
-from drafterforge.evaluation.drafter_comparison import first_turn_ids
+from drafterforge.evaluation.drafter_comparison import first_turns_ids
 from drafterforge.evaluation.planning import ASSUMED_PROMPT, Workload
 from drafterforge.prompts.prompt import Prompt, Transcript
 from drafterforge.targets.load import Target
@@ -65,8 +65,8 @@ class PlannedPrompts:
         """Tokens of every prompt."""
         lengths = {}
         for split, prompts in self.prompts.items():
-            encoded = [len(first_turn_ids(target, prompt)) for prompt in prompts[:ENCODED]]
-            lengths[split] = [encoded[index % len(encoded)] for index in range(len(prompts))]
+            encoded = [len(ids) for ids in first_turns_ids(target, prompts[:ENCODED])]
+            lengths[split] = [encoded[index % len(encoded)] for index in range(len(prompts) * bool(encoded))]
         return lengths
 
 

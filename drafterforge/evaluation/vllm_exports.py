@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drafterforge.artifacts.bundles import find_bundle, named_bundle_dir
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.assembly.bundles import check_bundle, locate, target_hint
+from drafterforge.assembly.bundles import locate
 from drafterforge.assembly.packing import make_bundle
 from drafterforge.assembly.pools import pool_names
 from drafterforge.assembly.runs import RunsFolder, find_drafter, kind_of
@@ -21,7 +21,7 @@ from drafterforge.config.progress import say
 from drafterforge.drafters.registry import kind_named
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.served_target import ServedTarget
-from drafterforge.interop.export import export_drafters, exports_dir
+from drafterforge.interop.export import check_bundle_of, export_drafters, exports_dir
 from drafterforge.interop.layout import FILES, is_export
 from drafterforge.interop.vllm.pool_folder import FOLDER, FORMAT, PoolFolder, split_names, write_pool
 
@@ -45,7 +45,8 @@ class ServedDrafters:
         if all(written_s >= os.path.getmtime(source) for source in self._sources(name)):
             say(f"drafter {name}: {path}, exported earlier")
             return path
-        for line in export_drafters(replace(self.export, drafter=name, out=str(path), overwrite=True)):
+        bundle = str(self.bundle or "")
+        for line in export_drafters(replace(self.export, bundle=bundle, drafter=name, out=str(path), overwrite=True)):
             say(line)
         return path
 
@@ -77,16 +78,11 @@ class ServedDrafters:
 def find_drafters(cfg: EvaluateConfig, target: ServedTarget, needs_pool: bool) -> ServedDrafters:
     """The drafters to serve.  needs_pool: a bundle is made if there is none."""
     options = {"target": cfg.target, "pool": cfg.pool, "runtime": cfg.runtime, "runs_dir": cfg.runs_dir}
-    export = ExportConfig(bundle=cfg.bundle or ExportConfig.bundle, **options, **LAYOUT)
+    export = ExportConfig(bundle=cfg.bundle, **options, **LAYOUT)
     bundle = bundle_of(cfg, export, needs_pool)
     if bundle is None:
         return ServedDrafters(export, target.facts.model, names_in_runs(cfg, target))
-    record = check_bundle(bundle)
-    if record.target.fingerprint != target.fingerprint:
-        raise ArtifactError(
-            f"{bundle} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
-            f"{target.name!r} has {target.fingerprint}; {target_hint(record.target)}"
-        )
+    record = check_bundle_of(bundle, target.facts)
     return ServedDrafters(export, target.facts.model, split_names(bundle, record)[0], bundle, record)
 
 
@@ -95,7 +91,7 @@ def bundle_of(cfg: EvaluateConfig, export: ExportConfig, needs_pool: bool) -> Pa
     if cfg.bundle:
         folder = locate(find_bundle(cfg.bundle, cfg.target.folder_name, cfg.runs_dir))
     else:
-        folder = named_bundle_dir(export.bundle, cfg.target.folder_name, cfg.runs_dir)
+        folder = named_bundle_dir(export.bundle_name, cfg.target.folder_name, cfg.runs_dir)
         if not (folder / BUNDLE).is_file():
             if not needs_pool:
                 return None
@@ -111,7 +107,10 @@ def names_in_runs(cfg: EvaluateConfig, target: ServedTarget) -> list[str]:
     """Names of the runs folder's drafters that vLLM can run."""
     runs = RunsFolder(cfg.runs_dir, target, quiet=True)
     names = [name for name in parts_of(pool_names(runs, cfg.pool.drafters)) if name != RETRIEVAL]
-    names = [name for name in names if LAYOUT["format"] in kind_named(runs.summary(name).kind).exports]
+    formats = {name: kind_named(runs.summary(name).kind).exports for name in names}
+    names = [name for name in names if FORMAT in formats[name]]  # as in a pool, vLLM serves them as EAGLE-3 drafters
+    if skipped := [name for name in formats if name not in names and LAYOUT["format"] in formats[name]]:
+        say(f"suite=vllm times EAGLE-3 drafters only; it leaves out {', '.join(skipped)}")
     if not names:
         raise ArtifactError(
             f"{cfg.runs_dir} has no EAGLE-3 drafter for {target.name}; type `drafterforge train-drafter domain=sql`"

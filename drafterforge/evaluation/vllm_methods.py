@@ -50,7 +50,7 @@ class ServedMethods:
             return Method(name, self.engine(name, port, None))
         if name == POOL:
             pool = self.drafters.pool()
-            selector = self.selector(pool.record.defaults.selector)
+            selector = self.selector(pool.record.defaults.selector_name)
             label = f"{selector} over the pool"
             self.identities[label] = pool.record.digest
             names = [*pool.stacked, *pool.lookups]
@@ -94,8 +94,6 @@ class ServedMethods:
         """The words after `vllm` that serve the target with a draft model."""
         suite, target = self.cfg.suite, self.target
         words = ["serve", target.facts.model]
-        if target.revision and not Path(target.facts.model).is_dir():
-            words += ["--revision", target.revision]
         if option(suite.server_args, "--dtype") is None:
             words += ["--dtype", target.dtype_name]
         words += suite.server_args

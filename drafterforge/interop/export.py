@@ -10,24 +10,23 @@ import torch
 
 from drafterforge.artifacts.bundles import find_bundle, named_bundle_dir
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.artifacts.locate import find_artifact, list_artifacts
+from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import check_bundle, drafter_source, locate, target_hint
 from drafterforge.assembly.runs import kind_of
-from drafterforge.bundle.record import BUNDLE
-from drafterforge.config.bundle import ExportConfig
+from drafterforge.bundle.record import BUNDLE, BundleRecord
+from drafterforge.config.bundle import MAIN, SINGLE_DRAFTERS, ExportConfig
 from drafterforge.config.hints import command_for
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
-from drafterforge.drafters.registry import kind_named
+from drafterforge.drafters.registry import KINDS, kind_named
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.interop.layout import TargetFacts, read_target, refuse_export, write_export
 from drafterforge.interop.sglang.layout import write_sglang
 from drafterforge.interop.vllm.layouts import LAYOUTS, write_vllm
 from drafterforge.targets.load import target_name
 
-FORMATS = ("sglang", "vllm")
 DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32}
 Loaders = dict[str, tuple[Callable[[], Eagle3Drafter], str]]  # by name: loader, name of the generalist or ""
 
@@ -38,6 +37,8 @@ def export_drafters(cfg: ExportConfig) -> Iterator[str]:
     bundle = bundle_of(cfg)
     if bundle is not None:
         yield f"from the bundle {bundle}"
+    elif (main_bundle(cfg) / BUNDLE).is_file():
+        yield f"from {cfg.runs_dir}; for the drafters of the bundle {MAIN}, type bundle={MAIN}"
     loaders = drafters_of_runs(cfg, facts) if bundle is None else drafters_of_bundle(cfg, facts, bundle)
     if cfg.out and len(loaders) > 1:
         raise ConfigError(f"out= is one folder, but there are {', '.join(loaders)}; type drafter=NAME")
@@ -52,29 +53,50 @@ def export_drafters(cfg: ExportConfig) -> Iterator[str]:
 
 
 def bundle_of(cfg: ExportConfig) -> Path | None:
-    """The bundle to export from; None if only the default is named and it does not exist."""
-    where = cfg.bundle, target_name(cfg.target), cfg.runs_dir
-    if cfg.bundle == ExportConfig.bundle and not (named_bundle_dir(*where) / BUNDLE).is_file():
-        return None
-    return locate(find_bundle(*where))
+    """The bundle to export from: the named one, else `main` for drafters that runs_dir lacks; None: runs_dir."""
+    if cfg.bundle:
+        return locate(find_bundle(cfg.bundle, target_name(cfg.target), cfg.runs_dir))
+    names = requested_names(cfg)
+    in_runs = bool(names) and all(is_in_runs(cfg, name) for name in names)
+    return main_bundle(cfg) if not in_runs and (main_bundle(cfg) / BUNDLE).is_file() else None
+
+
+def main_bundle(cfg: ExportConfig) -> Path:
+    """The folder of the bundle that is read if none is named; it need not exist."""
+    return named_bundle_dir(MAIN, target_name(cfg.target), cfg.runs_dir)
+
+
+def is_in_runs(cfg: ExportConfig, name: str) -> bool:
+    """Whether a drafter is in runs_dir, or is the path of one; False for one that is only shipped."""
+    try:
+        folder = find_artifact(cfg.runs_dir, target_name(cfg.target), "drafters", name)
+    except ArtifactError:
+        return False
+    return SHIPPED not in folder.parents
 
 
 def drafters_of_bundle(cfg: ExportConfig, facts: TargetFacts, folder: Path) -> Loaders:
     """The requested drafters, or all, of the bundle in `folder`."""
-    record = check_bundle(folder)
-    if record.target.fingerprint != facts.fingerprint:
-        raise ArtifactError(
-            f"{folder} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
-            f"{facts.name!r} has {facts.fingerprint}; {target_hint(record.target)}"
-        )
+    record = check_bundle_of(folder, facts)
     names = requested_names(cfg)
     loaders: Loaders = {}
     for entry in [record.drafter(name) for name in names] or record.drafters:
         if cfg.format in kind_named(entry.kind).exports:
             loaders[entry.name] = loader_of(drafter_source(folder, record, entry.name), facts, entry.base)
         elif names:
-            raise not_exportable(f"drafter {entry.name!r} of {folder}", entry.kind)
-    return require_any(loaders, str(folder))
+            raise not_exportable(f"drafter {entry.name!r} of {folder}", entry.kind, cfg.format)
+    return require_any(loaders, str(folder), cfg.format)
+
+
+def check_bundle_of(folder: Path, facts: TargetFacts) -> BundleRecord:
+    """The record of an undamaged bundle; ArtifactError if it is another target's."""
+    record = check_bundle(folder)
+    if record.target.fingerprint != facts.fingerprint:
+        raise ArtifactError(
+            f"{folder} serves target {record.target.name!r} with fingerprint {record.target.fingerprint}, but "
+            f"{facts.name!r} has {facts.fingerprint}; {target_hint(record.target)}"
+        )
+    return record
 
 
 def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
@@ -90,8 +112,8 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
             generalist = Manifest.read(base).name if base else ""
             loaders[manifest.name] = loader_of(DrafterSource(name, kind.name, folder, base), facts, generalist)
         elif names:
-            raise not_exportable(str(folder), kind.name)
-    return require_any(loaders, cfg.runs_dir)
+            raise not_exportable(str(folder), kind.name, cfg.format)
+    return require_any(loaders, cfg.runs_dir, cfg.format)
 
 
 def requested_names(cfg: ExportConfig) -> list[str]:
@@ -99,16 +121,20 @@ def requested_names(cfg: ExportConfig) -> list[str]:
     return [cfg.drafter] if cfg.drafter else list(cfg.pool.drafters)
 
 
-def not_exportable(which: str, kind: str) -> ArtifactError:
-    """The error for a drafter that other programs cannot read."""
-    return ArtifactError(f"{which} is a {kind} drafter; only EAGLE-3 and block drafters have a layout to export")
+def not_exportable(which: str, kind: str, format: str) -> ArtifactError:
+    """The error for a drafter that this format cannot hold."""
+    formats = [name for name in SINGLE_DRAFTERS if name in kind_named(kind).exports]
+    hint = f"type format={'|'.join(formats)}" if formats else "no format for other programs holds such drafters"
+    return ArtifactError(f"{which} is a {kind} drafter, which format={format} cannot hold; {hint}")
 
 
-def require_any(loaders: Loaders, source: str) -> Loaders:
+def require_any(loaders: Loaders, source: str, format: str) -> Loaders:
     """Return the loaders; ArtifactError if there are none."""
     if not loaders:
+        kinds = ", ".join(name for name, kind in KINDS.items() if format in kind.exports)
         raise ArtifactError(
-            f"there is no EAGLE-3 or block drafter to export in {source}; type `drafterforge train-drafter domain=sql`"
+            f"{source} has no drafter that format={format} can hold ({kinds}); type `drafterforge train-drafter "
+            "domain=sql`"
         )
     return loaders
 

@@ -38,7 +38,7 @@ class TargetFacts:
     """Facts about a target that layouts need, read without loading the model."""
 
     name: str  # its folder under runs/
-    model: str  # that a server loads: a hub id or a folder
+    model: str  # that a server loads: a hub id or a folder; of another revision than the hub's default, its snapshot
     fingerprint: str
     config: PretrainedConfig
     architectures: list[str]  # model classes, from its config
@@ -55,7 +55,7 @@ class TargetFacts:
 def read_target(config: TargetConfig) -> TargetFacts:
     """The facts of a target, which is downloaded if it is not local."""
     name, folder = locate_target(config)
-    is_hub_id = config.source == "hf" and not Path(config.model).expanduser().is_dir()
+    is_on_hub = config.source == "hf" and not Path(config.model).expanduser().is_dir()
     if not (folder / "config.json").is_file():
         raise ArtifactError(f"{folder} holds no config.json; wanted a Hugging Face model folder")
     try:
@@ -69,7 +69,7 @@ def read_target(config: TargetConfig) -> TargetFacts:
     decoder = model_config.get_text_config()
     return TargetFacts(
         name=name,
-        model=config.model if is_hub_id else str(folder.resolve()),
+        model=config.model if is_on_hub and not config.revision else str(folder.resolve()),
         fingerprint=fingerprint(folder),
         config=decoder,
         architectures=list(model_config.architectures or []),

@@ -29,6 +29,7 @@ from drafterforge.data.features import (
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import describe_sizes, load_prompts
 from drafterforge.data.served import ServedCaptures
+from drafterforge.data.sources import prompt_template
 from drafterforge.data.spool import CaptureSpool
 from drafterforge.drafters.registry import trained_kind
 from drafterforge.errors import ArtifactError, ConfigError
@@ -173,8 +174,10 @@ def existing_answers(cfg: PrepareDataConfig, target: Target | TextTarget, prompt
 
 def recorded_settings(cfg: PrepareDataConfig, target: Target | TextTarget) -> dict:
     """The settings that an `answers` artifact records."""
+    domain = to_dict(weighted_domain(cfg.domain))
+    del domain["template"]  # recorded with `data` where it is read
     return {
-        "domain": to_dict(weighted_domain(cfg.domain)),
+        "domain": domain,
         "data": answer_settings(cfg),
         "seed": cfg.seed,
         "dtype": "served" if cfg.data.answers == "served" else str(target.dtype),
@@ -225,7 +228,9 @@ def answer_settings(cfg: PrepareDataConfig) -> dict:
     ignored = {"batch_size", "shard_size", "features", "streaming", *STREAM_KEYS}
     ignored |= {"endpoint", "served_model", "retries", "timeout_s"}  # where the target answers, under which name
     ignored |= {key for key in ("licences", "domain_names") if not getattr(cfg.data, key)}  # older answers lack them
-    return {key: value for key, value in to_dict(cfg.data).items() if key not in ignored}
+    settings = {key: value for key, value in to_dict(cfg.data).items() if key not in ignored | {"template"}}
+    template = prompt_template(cfg.data, cfg.domain)
+    return settings | ({"template": template} if template else {})
 
 
 def open_features(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers) -> JoinedFeatures:

@@ -71,7 +71,7 @@ def bundle_expert(cfg: QuickstartConfig, retrieval: str, replaced: str) -> Path:
         runs_dir=cfg.runs_dir,
         overwrite=True,
     )
-    folder = named_bundle_dir(export.bundle, target_name(export.target), export.runs_dir)
+    folder = named_bundle_dir(export.bundle_name, target_name(export.target), export.runs_dir)
     exists = (folder / BUNDLE).is_file() and not cfg.overwrite
     if exists and cfg.name not in [entry.name for entry in read_record(folder).drafters]:
         raise ArtifactError(f"{folder} is not quickstart's; type name=OTHER, or overwrite=true to replace it")

@@ -74,10 +74,11 @@ def test_what_is_there_passes(tmp_path):
     check_inputs(load_config(router.name, router.config, ["policy=router", "target=hf", "target.model=."]))
 
 
-def test_a_domain_of_given_answers_is_accepted_and_another_one_refused(tmp_path):
+@pytest.mark.parametrize("recorded", [{"name": "kubernetes"}, "kubernetes"], ids=["prepared", "streamed"])
+def test_a_domain_of_given_answers_is_accepted_and_another_one_refused(tmp_path, recorded):
     settings = {"target": "smollm2-135m", "target_fingerprint": "f00d", "metrics": {"domains": {"pods": 3}}}
     path = artifact_dir(tmp_path, "smollm2-135m", "answers", "kubernetes")
-    with write_artifact(path, kind="answers", name="kubernetes", config={"domain": {"name": "kubernetes"}}, **settings):
+    with write_artifact(path, kind="answers", name="kubernetes", config={"domain": recorded}, **settings):
         pass
     row = COMMANDS["train-drafter"]
 

@@ -10,12 +10,18 @@ import pytest
 
 import drafterforge
 from drafterforge import DrafterforgeError
+from drafterforge.assembly.engines import open_engine
 from drafterforge.assembly.packing import make_bundle
 from drafterforge.bundle.record import read_record
 from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.commands import DoctorConfig
+from drafterforge.config.compose import load_config
+from drafterforge.config.names import AUTO, POOL
 from drafterforge.config.pool import PoolConfig
+from drafterforge.config.serving import GenerateConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.chat import prompt_ids
+from drafterforge.errors import ConfigError
 from drafterforge.runtime import verify_costs
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling
@@ -57,6 +63,16 @@ def test_a_folder_is_a_target_and_auto_is_what_it_says(runs, folder):
     engine = drafterforge.load(folder, runs_dir=runs.folder, dtype="float32", device="cpu")
     assert (engine.target.fingerprint, engine.drafter) == (runs.target.fingerprint, "auto")
     assert drafterforge.load(runs.target, runs_dir=runs.folder / "none").runtime.drafter is None
+
+
+def test_the_home_folder_of_runs_dir_is_expanded(bundled, monkeypatch):
+    monkeypatch.setenv("HOME", str(bundled.folder.parent))
+    typed = f"~/{bundled.folder.name}"
+    engine = drafterforge.load(bundled.target, drafter="sql", runs_dir=typed)
+    assert engine.drafter == "sql"
+    assert drafterforge.open("house", target=bundled.target, runs_dir=typed).drafter == "bundle house"
+    cfg = load_config("doctor", DoctorConfig, [f"runs_dir={typed}"])
+    assert cfg.runs_dir == str(bundled.folder)
 
 
 def test_a_text_is_a_users_message_unless_it_is_to_be_completed(engine):
@@ -187,6 +203,20 @@ def test_a_bundle_decodes_with_the_drafters_that_export_was_told(runs, folder, n
     make_bundle(cfg, runs.folder / "tiny" / "bundles" / "named")
     engine = drafterforge.open("named", runs_dir=runs.folder, dtype="float32").runtime
     assert engine.drafter.names == drafters and engine.drafter.worth is not None
+
+
+def test_the_default_selector_is_used_where_it_is_typed(bundled, folder):
+    target = TargetConfig(name="tiny", source="hf", model=str(folder), dtype="float32")
+    typed = {"target": target, "runs_dir": str(bundled.folder)}
+    for selector, drafter in (("", AUTO), ("hedgespec", AUTO), ("", POOL), ("hedgespec", POOL)):
+        pool = PoolConfig(selector=selector)
+        engine, _ = open_engine(GenerateConfig(bundle="house", drafter=drafter, pool=pool, **typed))
+        assert engine.drafter.choose == ("hedgespec" if selector or drafter == POOL else "static")
+    with pytest.raises(ConfigError, match=r"pool\.selector= is read by drafter=pool only"):
+        open_engine(GenerateConfig(drafter=AUTO, pool=PoolConfig(selector="hedgespec"), **typed))
+    path = bundled.folder / "tiny" / "bundles" / "hedged"
+    make_bundle(ExportConfig(bundle="hedged", pool=PoolConfig(selector="hedgespec"), **typed), path)
+    assert drafterforge.open(path, dtype="float32").runtime.drafter.choose == "hedgespec"
 
 
 def test_a_bundle_holds_what_this_device_takes_for_trees(bundled, tmp_path, monkeypatch):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -163,8 +165,8 @@ def test_a_target_with_other_weights_or_another_tokenizer_is_refused(bundle, tmp
 
 
 def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, served, monkeypatch):
-    edit(bundle, lambda content: content.update(schema_version=2))
-    with pytest.raises(ArtifactError, match=r"schema version 2.*reads up to 1.*pip install --upgrade"):
+    edit(bundle, lambda content: content.update(schema_version=3))
+    with pytest.raises(ArtifactError, match=r"schema version 3.*reads up to 2.*pip install --upgrade"):
         check_bundle(bundle)
     edit(bundle, lambda content: content.update(schema_version=0))
     with pytest.raises(ArtifactError, match="schema version 0, which drafterforge never wrote"):
@@ -184,6 +186,20 @@ def test_newer_and_unknown_schemas_are_refused_and_older_ones_migrated(bundle, s
     assert open_bundle(bundle, target=served).shape.depth == 3
 
 
+def test_version_1_wrote_hedgespec_where_no_selector_was_typed(bundle):
+    def to_first(content: dict, **defaults: object) -> None:
+        content["schema_version"] = 1
+        content["defaults"] |= {"selector": "hedgespec", "scheduler": "", "router": "", "every": 1, **defaults}
+
+    edit(bundle, to_first)
+    assert (read_record(bundle).defaults.selector, read_record(bundle).defaults.automatic) == ("", True)
+    assert read_record(bundle).defaults.selector_name == "hedgespec"
+    for change in ({"depth": 3}, {"selector": "ucb1"}, {"scheduler": "shapes"}):
+        edit(bundle, partial(to_first, **change))
+        defaults = read_record(bundle).defaults
+        assert (defaults.selector, defaults.automatic) == (change.get("selector", "hedgespec"), False)
+
+
 def test_a_path_without_bundle_json_is_no_bundle(tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.raises(ArtifactError, match=r"not a bundle: it has no bundle\.json"):
@@ -201,6 +217,24 @@ def test_writing_over_something_else_is_refused(parts, tmp_path):
     with pytest.raises(ArtifactError, match="not a drafterforge artifact"):
         write_bundle(tmp_path / "mine", *parts, overwrite=True)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", [".git/config", "drafters/general/notes.txt", "mine/deep/thesis.txt"])
+def test_overwriting_keeps_files_that_are_not_the_bundle_s(parts, bundle, name):
+    (bundle / name).parent.mkdir(parents=True, exist_ok=True)
+    (bundle / name).write_text("x")
+    entry = name if name.startswith("drafters") else name.split("/")[0]
+    with pytest.raises(ArtifactError, match=rf"also holds '{re.escape(entry)}', which bundle.json .* type out=OTHER"):
+        write_bundle(bundle, *parts, overwrite=True)
+    assert (bundle / name).read_text() == "x"
+    (bundle / BUNDLE).write_text("{")
+    with pytest.raises(ArtifactError, match=r"and \d more, which bundle\.json does not name"):
+        write_bundle(bundle, *parts, overwrite=True)
+
+
+def test_overwriting_replaces_a_folder_that_holds_a_bundle_only(parts, bundle):
+    write_bundle(bundle, replace(parts[0], created="2027"), parts[1], overwrite=True)
+    assert read_record(bundle).created == "2027"
 
 
 def test_a_write_that_fails_leaves_the_earlier_bundle(parts, bundle, monkeypatch):

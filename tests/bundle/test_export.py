@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
 from functools import partial
@@ -14,11 +15,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
+from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
+from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.pool import PoolConfig
+from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.evaluation.vllm_exports import names_in_runs
+from drafterforge.interop.export import export_drafters
 from drafterforge.interop.export import write_drafter as write_one
 from drafterforge.interop.layout import lossless_dtype, read_target, served_spec, target_embedding, write_export
 from drafterforge.interop.published_heads import read_head
@@ -178,6 +185,25 @@ def test_a_target_on_the_hub_is_named_by_its_id(facts, tmp_path):
     assert " --model-path owner/model " in serve_sglang(hub, tmp_path)
 
 
+@pytest.mark.parametrize(("format", "layout"), FORMATS)
+def test_a_revision_of_a_target_on_the_hub_is_named_by_its_snapshot(runs, tiny, tmp_path, monkeypatch, format, layout):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tiny))
+    hub = TargetConfig(name="tiny", source="hf", model="owner/model")
+    typed = {
+        "runs_dir": str(runs),
+        "drafter": "general",
+        "format": format,
+        "layout": layout,
+        "out": str(tmp_path / "a"),
+    }
+    export_hub = partial(ExportConfig, **typed)
+    for revision, model in ((None, "owner/model"), ("v2", str(tiny))):
+        target = dataclasses.replace(hub, revision=revision)
+        line = list(export_drafters(export_hub(target=target, overwrite=True)))[-1]
+        verifier = config_in(tmp_path / "a").get("speculators_config", {}).get("verifier", {}).get("name_or_path")
+        assert verifier == model if verifier else model in shlex.split(line)
+
+
 # Folders.
 
 
@@ -187,6 +213,20 @@ def test_an_export_goes_beside_the_drafters_when_no_folder_is_named(runs, tiny):
     names = sorted(path.name for path in (runs / "tiny" / "exports").iterdir())
     assert names == ["general-sglang", "general-vllm", "general-vllm-plain"]
     assert sorted(os.listdir(runs / "tiny" / "exports" / "general-vllm")) == ["config.json", "model.safetensors"]
+
+
+def test_a_drafter_of_runs_is_not_replaced_by_that_of_the_bundle_main(runs, tiny, served, parts, tmp_path):
+    main = runs / "tiny" / "bundles" / "main"
+    write_bundle(main, *parts, overwrite=False)
+    by_bundle = dict(bundle="main", overwrite=True)
+    sources = {"runs": export(runs, tiny, "sql"), "bundle": export(runs, tiny, "sql", **by_bundle)}
+    assert sources["runs"][0] == f"from {runs}; for the drafters of the bundle main, type bundle=main"
+    assert sources["bundle"][0] == f"from the bundle {main}"
+    assert export(runs, tiny, "", overwrite=True)[0] == f"from the bundle {main}"
+    path = str(runs / "tiny" / "drafters" / "general")
+    assert export(runs, tiny, path, overwrite=True)[0].startswith(f"from {runs};")
+    shutil.rmtree(runs / "tiny" / "drafters" / "sql")
+    assert export(runs, tiny, "sql", overwrite=True)[0] == f"from the bundle {main}"
 
 
 def test_all_drafters_are_written_or_none_and_each_is_named_by_its_folder_too(runs, tiny):
@@ -258,23 +298,47 @@ def test_an_export_that_fails_leaves_the_earlier_export(runs, tiny, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        ({"format": "onnx"}, "format must be one of bundle, tar, sglang, vllm, vllm-pool, got 'onnx'"),
+        ({"format": "onnx"}, "format must be one of bundle, tar, vllm-pool, sglang, vllm, got 'onnx'"),
         ({"layout": "plain"}, "layout=plain is read by format=vllm only"),
         ({"format": "vllm", "layout": "hf"}, "layout must be one of"),
+        ({"licence": "MIT"}, "licence=MIT is read by format=bundle|tar|vllm-pool only, not by format=sglang"),
+        ({"format": "tar"}, "drafter=general is read by format=sglang|vllm only, not by format=tar; leave it out"),
+        ({"format": "vllm-pool"}, "drafter=general is read by format=sglang|vllm only, not by format=vllm-pool"),
         ({"weights": "int8"}, "weights must be one of auto, bfloat16, float32, got 'int8'"),
     ],
 )
 def test_an_unknown_format_is_refused(runs, tiny, typed, line):
-    with pytest.raises(ConfigError, match=line):
+    with pytest.raises(ConfigError, match=re.escape(line)):
         export(runs, tiny, "general", **typed)
+    with pytest.raises(ConfigError, match=r"weights=float32 is read by format=sglang\|vllm only"):
+        ExportConfig(weights="float32")
 
 
 def test_a_drafter_without_an_eagle_3_head_is_refused(runs, tiny, facts, drafter):
     write_drafter(runs, facts, drafter, "datastore", drafter={"kind": "retrieval"})
-    with pytest.raises(ArtifactError, match="is a retrieval drafter; only EAGLE-3 and block drafters have a layout"):
+    with pytest.raises(ArtifactError, match="retrieval drafter, which format=sglang cannot hold; no format for other"):
         export(runs, tiny, "datastore")
+    write_drafter(runs, facts, drafter, "blocks", drafter={"kind": "block"})
+    with pytest.raises(ArtifactError, match="block drafter, which format=sglang cannot hold; type format=vllm"):
+        export(runs, tiny, "blocks")
+    shutil.rmtree(runs / "tiny" / "drafters" / "general")
+    shutil.rmtree(runs / "tiny" / "drafters" / "sql")
+    with pytest.raises(
+        ArtifactError, match=r"has no drafter that format=sglang can hold \(eagle3\); type `drafterforge"
+    ):
+        export(runs, tiny, "")
     with pytest.raises(ArtifactError, match="no drafters named 'none'"):
         export(runs, tiny, "none")
+
+
+def test_the_suite_of_vllm_leaves_block_drafters_out(runs, tiny, facts, drafter, capsys):
+    write_drafter(runs, facts, drafter, "blocks", drafter={"kind": "block"})
+    pool = PoolConfig(drafters=["general", "blocks", "retrieval"])
+    cfg = EvaluateConfig(target=config_of(tiny), pool=pool, runs_dir=str(runs))
+    assert names_in_runs(cfg, facts) == ["general"]
+    assert "suite=vllm times EAGLE-3 drafters only; it leaves out blocks" in capsys.readouterr().err
+    with pytest.raises(ArtifactError, match="has no EAGLE-3 drafter for tiny"):
+        names_in_runs(dataclasses.replace(cfg, pool=PoolConfig(drafters=["blocks"])), facts)
 
 
 def test_a_drafter_of_another_target_is_refused(runs, facts, drafter, tiny):

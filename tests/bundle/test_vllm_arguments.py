@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -139,8 +140,7 @@ def test_a_hub_id_is_downloaded_if_its_repository_holds_a_bundle(arguments, bund
         return (repository, name, revision) == ("me/house", "bundle.json", "v2")
 
     def download(repository: str, *, local_dir: Path, **rest: Any) -> None:
-        local_dir.parent.mkdir(parents=True)
-        bundle.rename(local_dir)
+        shutil.copytree(bundle, local_dir, dirs_exist_ok=True)
 
     monkeypatch.setattr(huggingface_hub.HfApi, "file_exists", file_exists)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)

@@ -20,7 +20,7 @@ from drafterforge.data.chat import conversation_ids, prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import Prompt
 from drafterforge.errors import ArtifactError
-from tests.tiny import TINY
+from tests.tiny import CHATML, TINY, build_tokenizer
 
 SPLITS = ("train", "val", "test")
 EOS = "<|im_end|>"
@@ -229,6 +229,29 @@ def test_long_prompts_are_dropped_and_counted_and_long_conversations_are_cut(cha
     assert all(len(marked_spans(a.loss_mask)) == 1 for a in two.rows("train"))
     with pytest.raises(ArtifactError, match=r"all 10 train prompts are longer than 3 tokens; type data\.max"):
         prepare(name="none", max_prompt_tokens=3)
+
+
+STRICT = "{% for message in messages %}{% if 'xxxxxx' in message['content'] %}{{ raise_exception('no x') }}{% endif %}"
+
+
+def test_prompts_that_the_template_refuses_are_dropped_and_counted(prepare, caplog):
+    strict = build_tokenizer(STRICT + "{% endfor %}" + CHATML)
+    prompts = prompts_of(SMALL)
+    ids = [prompt.id for prompt in prompts["train"] if "xxxxxx" not in prompt.messages[0]["content"]]
+    answers = prepare(prompts, tokenizer=strict)
+    assert [answer.id for answer in answers.rows("train")] == ids
+    assert answers.manifest.metrics["splits"]["train"]["left_out"] == 10 - len(ids) > 0
+    assert "5 of 10 train prompts were dropped, such as prompt 'sql-train-00001'" in caplog.text
+    turn = {"role": "user", "content": "xxxxxx"}
+    later = {
+        split: [replace(prompt, messages=(*prompt.messages, turn)) for prompt in part]
+        for split, part in prompts.items()
+    }
+    spans = [marked_spans(row.loss_mask) for row in prepare(later, tokenizer=strict, name="two").rows("train")]
+    assert [len(part) for part in spans] == [1] * len(ids)
+    refused = {"train": [replace(prompts["train"][0], messages=(turn,))]}
+    with pytest.raises(ArtifactError, match=r"none of 1 train .* prompt 'sql-train-00000' \(grammar\): .* no x"):
+        prepare(refused, tokenizer=strict, name="none")
 
 
 def prompt_with_answers(*contents: str) -> Prompt:

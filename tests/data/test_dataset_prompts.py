@@ -54,6 +54,19 @@ def test_a_local_data_set_gives_strings_or_messages(folders, kind, streaming, ca
     assert prompt_text(prompts["train"][0]).startswith("say ") and prompts["train"][0].task
 
 
+def test_a_template_puts_each_text_into_a_prompt(folders):
+    folder = folders["jsonl"]
+    prompts = load_hf(folder, column="question", template="Sum up {text} in {n} words: {text}")
+    requests = {text for split in texts(prompts).values() for text in split}
+    assert requests == {f"sum up ask {i} in {{n}} words: ask {i}" for i in range(60) if i != 7}
+    assert prompt_text(load_hf(folder, template="Sum up {text}")["train"][0]).startswith("say ")  # messages as they are
+    domain = DomainConfig(name="sql", dataset=str(folder), column="question", template="Answer: {text}")
+    prompts = load_prompts(DataConfig(source="hf"), domain, 0)
+    assert prompt_text(prompts["train"][0]).startswith("answer: ask ")
+    prompts = load_prompts(DataConfig(source="hf", dataset=str(folder), column="question"), domain, 0)
+    assert prompt_text(prompts["train"][0]).startswith("ask ")
+
+
 def test_a_stream_is_read_no_further_than_needed(monkeypatch):
     datasets = pytest.importorskip("datasets")
     read = []

@@ -94,7 +94,7 @@ def test_a_pipe_and_a_device_are_refused_at_once(tmp_path):
 def test_missing_empty_and_tiny_files_are_one_line(tmp_path):
     with pytest.raises(ArtifactError, match=r"cannot read .*none\.jsonl: No such file.*path=FILE"):
         load(tmp_path / "none.jsonl")
-    with pytest.raises(ArtifactError, match=r"holds no \*\.jsonl; type data=jsonl path=FILE"):
+    with pytest.raises(ArtifactError, match=r"holds no \*\.jsonl and no \*\.json; type data=jsonl path=FILE"):
         load(tmp_path)
     with pytest.raises(ArtifactError, match=r"a\.jsonl has no prompts"):
         load(write_lines(tmp_path / "a.jsonl", ["", " "]))
@@ -167,6 +167,14 @@ def write_licensed_files(folder):
     more = [{"prompt": f"Other {n}."} | ({"license": "MIT"} if n else {}) for n in range(3)]
     write_lines(folder / "b.jsonl", [json.dumps(line) for line in more])
     return folder
+
+
+def test_json_files_of_lines_are_read_where_a_folder_has_no_jsonl(tmp_path):
+    for number in range(2):
+        write_lines(tmp_path / f"{number}.json", [{"prompt": f"question {number} {line}"} for line in range(5)])
+    assert len(sorted_texts(load(tmp_path))) == 10
+    write_lines(tmp_path / "a.jsonl", [{"prompt": f"other {line}"} for line in range(5)])
+    assert sorted_texts(load(tmp_path)) == [f"other {line}" for line in range(5)]
 
 
 def test_all_files_of_a_folder_are_read_and_lines_of_other_licences_dropped(tmp_path, caplog):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from drafterforge.bundle.record import Defaults
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.errors import ArtifactError, ConfigError
@@ -259,8 +260,7 @@ def test_targets_and_folders_that_do_not_fit_are_refused(room, monkeypatch, tmp_
 
 
 def test_settings_come_from_an_environment_variable(room, monkeypatch, tmp_path):
-    defaults = SimpleNamespace(selector="normalhedge", options={}, drafters="general")
-    record = SimpleNamespace(defaults=defaults)
+    record = SimpleNamespace(defaults=Defaults(["general", "sql"], "normalhedge"))
     pool = SimpleNamespace(stacked=["general", "sql"], lookups=[], record=record, router=lambda: None)
     monkeypatch.setattr(PoolFolder, "open", staticmethod(lambda folder: pool))
     serve, variable = room.settings.pool_serving, room.settings.VARIABLE

@@ -196,6 +196,20 @@ def test_doctor_names_the_target_and_its_artifacts(trained):
     assert "cores" in rows["load"] and WAIT_POLICY.describe()[:40] in rows["threads"]
 
 
+@pytest.mark.parametrize(("content", "reason"), [("{", "not JSON"), ("[]", "no JSON object"), ("\xff", "not JSON")])
+def test_doctor_says_that_the_target_s_config_is_damaged(bench, tmp_path, content, reason):
+    (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
+    done = bench("doctor", target=tmp_path)
+    expected = f"{tmp_path / 'config.json'} is damaged ({reason}".replace(" ", "")
+    assert done.code == 0 and expected in "".join(done.out.split()), done.err
+
+
+def test_the_command_that_reads_a_stream_has_its_target(bench, monkeypatch):
+    monkeypatch.setattr("drafterforge.pipelines.prepare_data.stream_answers", lambda cfg: cfg.data.stream)
+    done = bench("prepare-data", "domain=sql", "data.stream=s")
+    assert f"train-drafter domain=sql data.stream=s target=hf target.model={bench.target}" in done.out, done.err
+
+
 def test_doctor_names_bundles(trained):
     assert trained("export", "bundle=house").code == 0
     rows = {line.split()[0]: line for line in trained("doctor").out.splitlines() if line.split()}

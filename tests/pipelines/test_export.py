@@ -15,6 +15,7 @@ from drafterforge.bundle import hub
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.cli import main
 from drafterforge.errors import ArtifactError
+from tests.tiny import save_tiny_target
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -130,11 +131,14 @@ class HubFolder:
 
 
 def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, monkeypatch):
-    hub_folder = HubFolder(tmp_path / "hub")
+    hub_folder, downloads = HubFolder(tmp_path / "hub"), []
 
     def snapshot_download(repository, revision, allow_patterns, local_dir):
-        assert "*.safetensors" in allow_patterns and not any("bin" in pattern for pattern in allow_patterns)
-        shutil.copytree(hub_folder.folder / repository, local_dir, dirs_exist_ok=True)
+        downloads.append(allow_patterns)
+        unwanted = () if len(allow_patterns) > 1 else ("*.safetensors",)
+        shutil.copytree(
+            hub_folder.folder / repository, local_dir, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*unwanted)
+        )
         (local_dir / ".cache").mkdir(exist_ok=True)
         if revision:
             raise ValueError(f"no revision {revision}\nthere")
@@ -147,11 +151,15 @@ def test_a_bundle_goes_to_the_hub_and_comes_back_by_its_id(exported, tmp_path, m
     assert hub_folder.calls == [("me/house", True, True)]
     done = exported(*ASK, "bundle=me/house")
     assert (done.code, done.out) == (0, exported(*ASK, "drafter=").out), done.err
+    assert downloads == [[BUNDLE], hub.PATTERNS] and "*.safetensors" in hub.PATTERNS and "*.bin" not in hub.PATTERNS
     left = tmp_path / "cache/hub-bundles/me--house/drafters/earlier.json"  # of an earlier bundle
     left.write_text("{}")
     assert exported(*ASK, "bundle=me/house").code == 0 and not left.exists()
     line = exported(*ASK, "bundle=me/house@v2").one_line()
     assert "could not get the bundle 'me/house@v2' from the hub (no revision v2)" in line
+    (tmp_path / "hub/me/model").mkdir()
+    line = exported(*ASK, "bundle=me/model").one_line()
+    assert "'me/model' on the hub is no bundle: it has no bundle.json" in line and downloads[-1] == [BUNDLE]
     assert not hub.is_hub_id("a/../b") and not hub.is_hub_id("/tmp/x") and hub.is_hub_id("a/b@refs/pr/1")
 
 
@@ -214,6 +222,14 @@ def test_a_bundle_names_its_target_s_folder_and_another_can_be_typed(exported, t
     assert f"type bundle={exported.artifact('bundles', 'other')}" in line
 
 
+def test_a_pool_folder_is_for_the_target_of_its_bundle(exported, tmp_path):
+    second = save_tiny_target(tmp_path / "other", initializer_range=0.1)
+    bundle, out = exported.artifact("bundles", "house"), tmp_path / "pool"
+    line = exported("export", "format=vllm-pool", f"bundle={bundle}", f"out={out}", target=second).one_line()
+    assert f"{bundle} serves target 'tiny' with fingerprint" in line and not out.exists()
+    assert exported("export", "format=vllm-pool", f"bundle={bundle}", f"out={out}").code == 0 and out.is_dir()
+
+
 def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
     before = file_hashes(exported.runs)
     for function in ("hash_files", "model_card", "check_files"):
@@ -229,7 +245,7 @@ def test_an_interrupted_export_leaves_the_earlier_bundle(exported, monkeypatch):
     done = exported("export", "bundle=house", "licence=BSD", "overwrite=true")
     assert done.code == 0
     assert read_record(exported.artifact("bundles", "house")).drafter("sql").licence == "BSD"
-    assert json.loads((exported.artifact("bundles", "house") / BUNDLE).read_text())["schema_version"] == 1
+    assert json.loads((exported.artifact("bundles", "house") / BUNDLE).read_text())["schema_version"] == 2
 
 
 def test_drafters_of_a_bundle_and_of_runs_are_exported_for_other_programs(exported, tmp_path):

@@ -82,6 +82,10 @@ def test_the_status_shows_what_is_recorded_and_delete_deletes_it(bench):
     ring = record(bench)
     status = bench("learn", "status")
     assert status.code == 0 and f"{NUM_REQUESTS} now" in status.out and str(ring) in status.out
+    flags = f"target=hf target.model={bench.target} target.name=tiny target.dtype=float32 runs_dir={bench.runs}"
+    assert f"next: drafterforge train-drafter data=traffic path={ring} {flags}\n" in status.out
+    assert f"nothing is learned until `drafterforge learn thaw {flags}`" in bench("learn", "freeze").out
+    assert f"; frozen, `drafterforge learn thaw {flags}` goes on" in bench("learn", "status").out
     done = bench("learn", "delete")
     assert done.code == 0 and used_bytes(ring) == 0
     assert "0 now" in bench("learn", "status").out
@@ -116,7 +120,8 @@ def test_a_round_trains_an_expert_that_joins_a_running_server_and_leaves_again(p
         ("drafters", "general"),
     }
     assert learner.round() is None  # no newer answers
-    assert pool("learn", "export").code == 0
+    done = pool("learn", "export")
+    assert done.code == 0 and f"target.model={pool.target}" in done.out.splitlines()[-1]
     record_of_bundle = json.loads((pool.runs / "tiny" / "bundles" / "traffic" / "bundle.json").read_text())
     assert {entry["name"] for entry in record_of_bundle["drafters"]} == {"general", version.name}
     engine, _ = open_engine(ServeConfig(drafter="pool", pool=PoolConfig(drafters=["general", "sql"]), **paths(pool)))

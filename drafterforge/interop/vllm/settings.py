@@ -77,7 +77,7 @@ class PoolServing:
         """The settings of a pool's server.  values: see `ServingSettings.of`.  ConfigError where they do not fit it."""
         settings = ServingSettings.of(values, source)
         defaults = pool.record.defaults
-        selector, options = settings.selector or defaults.selector, settings.options
+        selector, options = settings.selector or defaults.selector_name, settings.options
         if settings.drafter:
             require_name(settings.drafter, [*pool.stacked, *pool.lookups], "drafter")
             if settings.selector:
