@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from drafterforge.assembly.runs import RunsFolder, drafter_manifest
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.evaluation import VLLM
-from drafterforge.config.hints import target_flags
+from drafterforge.config.hints import target_flags, typed_settings
 from drafterforge.config.names import RETRIEVAL, parse_tree, parts_of
 from drafterforge.evaluation.auto_comparison import compare_auto
 from drafterforge.evaluation.auto_replay import replay_auto
@@ -37,6 +38,7 @@ from drafterforge.evaluation.suites import STREAMS, Suite, with_limit
 from drafterforge.evaluation.timing import TimingRun, time_methods
 from drafterforge.pipelines import eval_vllm
 from drafterforge.reporting.artifact import PAGE, compare_saved, require_lossless, write_report
+from drafterforge.reporting.code_state import code_state
 from drafterforge.reporting.console import print_report, print_verdict
 from drafterforge.runtime.pool import Pool
 from drafterforge.targets.device import describe_device
@@ -87,9 +89,8 @@ def run(cfg: Config) -> Path:
     curves["per_request"] = per_request(timings)
     curves["machine"] = load_by_session(timings, torch.get_num_threads())
     curves["commands"] = commands_of(cfg, methods)
-    curves["again"] = (
-        f"drafterforge eval suite={cfg.suite.name} suite.replay=false{target_flags(cfg)} name={path.name}-again"
-    )
+    again = replace(cfg, suite=replace(cfg.suite, replay=cfg.suite.replay and not indices))
+    curves["again"] = f"drafterforge eval {typed_settings(again)}{target_flags(cfg)} name={path.name}-again"
     best_cycles = replay.best_cycles() if replay else {}
     rows = timed_rows(timings, curves["mismatches"], best_cycles, by_domain=cfg.suite.name not in STREAMS)
     rows += replayed_rows
@@ -144,7 +145,10 @@ def open_cache(cfg: Config, target: Target, path: Path, drafters: Sequence[Manif
     """The cache of finished parts; it starts empty if settings, drafters or the machine have changed."""
     settings = settings_of(cfg) | {
         "drafterforge": __version__,
+        "code": code_state(),
         "target": target.fingerprint,
+        "forward": cfg.target.forward,
+        "openvino": cfg.suite.openvino,
         "dtype": str(target.dtype),
         "device": describe_device(target.device),
         "drafters": [drafter.as_parent() for drafter in drafters],

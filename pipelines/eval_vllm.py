@@ -10,11 +10,9 @@ import torch
 from drafterforge import __version__
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.staging import drop_staging, open_staging, staging_folder
-from drafterforge.config.catalogue import group_values
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.evaluation import VLLM, SuiteConfig
-from drafterforge.config.hints import shell_value, target_flags
+from drafterforge.config.hints import target_flags, typed_settings
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.machine_load import load_by_session
 from drafterforge.evaluation.resume_cache import ResumeCache
@@ -27,7 +25,9 @@ from drafterforge.evaluation.vllm_methods import ServedMethods, serve_commands
 from drafterforge.evaluation.vllm_server import find_command
 from drafterforge.evaluation.vllm_timing import ServerGroup, VllmTiming, request_groups, served_mismatches
 from drafterforge.reporting.artifact import PAGE, require_lossless, write_report
+from drafterforge.reporting.code_state import code_state
 from drafterforge.reporting.console import print_report, print_verdict
+from drafterforge.targets.device import choose_device, describe_device
 
 PLACES = ("vllm_command", "ports", "start_s", "openvino")  # settings that decide no figure
 
@@ -41,7 +41,8 @@ def run(cfg: EvaluateConfig) -> Path:
     path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name or cfg.suite.name)
     served = ServedMethods(cfg, target, command, staging_folder(path))
     methods = served.build()
-    cache = open_cache(cfg, path, {"target": target.fingerprint, "drafters": served.identities})
+    sources = {"target": target.fingerprint, "drafters": served.identities, "command": str(command)}
+    cache = open_cache(cfg, path, sources | {"device": describe_device(choose_device("auto"))})
 
     with ServerGroup(methods, cfg.suite.together, cfg.suite.start_s) as servers:
         suite = Suite(cfg, target, cache, engine=servers)
@@ -61,7 +62,7 @@ def run(cfg: EvaluateConfig) -> Path:
         "machine": load_by_session(measurements, torch.get_num_threads()),
         "drafters": timing.counters,
         "commands": serve_commands(methods),
-        "again": f"drafterforge eval suite=vllm{suite_flags(cfg)}{target_flags(cfg)} name={path.name}-again",
+        "again": f"drafterforge eval {typed_settings(cfg)}{target_flags(cfg)} name={path.name}-again",
         "scaling": scaling_curves(rows, {}),
     }
     report, file = write_report(
@@ -97,12 +98,5 @@ def open_cache(cfg: EvaluateConfig, path: Path, sources: dict[str, Any]) -> Resu
     """The cache of finished rounds; it starts empty if settings or sources have changed."""
     if cfg.overwrite:
         drop_staging(path)
-    return ResumeCache(open_staging(path, settings_of(cfg) | {"drafterforge": __version__} | sources))
-
-
-def suite_flags(cfg: EvaluateConfig) -> str:
-    """The keys of the suite, and the bundle, that differ from their defaults, each after a space."""
-    defaults = to_dict(SuiteConfig()) | group_values("suite", VLLM)
-    typed = {f"suite.{key}": value for key, value in to_dict(cfg.suite).items() if value != defaults[key]}
-    typed |= {"bundle": cfg.bundle} if cfg.bundle else {}
-    return "".join(f" {key}={shell_value(value)}" for key, value in typed.items())
+    settings = settings_of(cfg) | {"drafterforge": __version__, "code": code_state()}
+    return ResumeCache(open_staging(path, settings | sources))

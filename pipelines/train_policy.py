@@ -8,6 +8,7 @@ from typing import Any
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.assembly.runs import drafter_manifest, find_drafter
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import target_flags
@@ -124,7 +125,10 @@ def write_policy_report(
         rows=rows,
         curves=curves,
         config=to_dict(cfg),
-        parents=[open_artifact(parent, "policies" if rows or "arms" not in curves else "traces")],
+        parents=[
+            open_artifact(parent, "policies" if rows or "arms" not in curves else "traces"),
+            *(drafter_manifest(find_drafter(cfg.runs_dir, target.name, name), target) for name in cfg.traces.drafters),
+        ],
     )
 
 

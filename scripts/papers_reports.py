@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.errors import DrafterforgeError
-from drafterforge.reporting.code_state import code_state
+from drafterforge.reporting.code_state import code_state, parts_behind
 from drafterforge.reporting.papers.age import is_current
 from drafterforge.reporting.papers.policy_steps import with_seeds
 from drafterforge.reporting.papers.rows import BEST_STATIC
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
             if state != CURRENT and not options.list:
                 runs = options.runs / step.folder
                 finished = [name for name in step.reports if not options.again and is_finished(runs, name)]
-                drop_policies(step, runs, finished)
+                drop_policies(step, runs, finished, options.again)
                 for command in commands_of(step, {"FOLDER": options.questions, "MMLU": options.mmlu}, runs):
                     if report_of(command) in finished:
                         continue
@@ -148,8 +148,14 @@ def is_finished(runs: Path, name: str) -> bool:
     return is_current(read_report(folder), code_state(), shipped_drafters(TARGET))
 
 
-def drop_policies(step: Step, runs: Path, finished: Sequence[str]) -> None:
-    """Delete the policies of a step, which other code may have trained, but for those with a finished report."""
+def drop_policies(step: Step, runs: Path, finished: Sequence[str], again: bool) -> None:
+    """Delete the policies of a step that other code has trained, but for those with a finished report."""
+    record, code = runs / TARGET / f"policies-code-{step.name}.json", code_state()
+    trained_by = {part: code[part] for part in parts_behind(live=False, selector="static", schedule="policy")}
+    if not again and record.is_file() and json.loads(record.read_text()) == trained_by:
+        return
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text(json.dumps(trained_by))
     for name in (name for name in step.reports if name not in finished):
         for policy in with_seeds(name.removeprefix("policy-")):
             shutil.rmtree(runs / TARGET / "policies" / policy, ignore_errors=True)

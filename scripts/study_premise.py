@@ -5,8 +5,8 @@
 
 PROMPTS has a JSONL file of training prompts for each domain, QUESTIONS one of held-out prompts under the same name
 (scripts/natural_prompts.py writes both).
-Commands are printed and run, without those whose artifact is there (--list: only printed).  KEY=VALUE are settings of
-all commands, such as runs_dir=.  They make:
+Commands are printed and run, without those whose artifact is there and made from those before (--list: only printed).
+KEY=VALUE are settings of all commands, such as runs_dir=.  They make:
 
     public                 a generalist of the general domain only, as a public head is
     NAME-full, NAME-lora   an expert of each further domain, which starts from `public`
@@ -34,12 +34,16 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.artifacts.manifest import MANIFEST
-from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.artifacts.manifest import MANIFEST, Manifest, plain_json
+from drafterforge.config.commands import EvaluateConfig, TrainDrafterConfig
 from drafterforge.config.compose import load_config
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.evaluation.measurements import FILE, load_measurements
 from drafterforge.evaluation.statistics import bootstrap_ratio, totals_ratio
+from drafterforge.evaluation.suites import with_limit
+from drafterforge.pipelines.eval import settings_of
+from drafterforge.reporting.code_state import code_state
+from drafterforge.reporting.reader import read_report
 from drafterforge.targets.device import choose_device, choose_dtype
 
 from bench_record import save_record
@@ -152,14 +156,30 @@ def run(plan: Plan, typed: Sequence[str], list_only: bool) -> int:
     """Run the commands whose artifacts are missing; the exit code of the first that fails."""
     cfg = config_of(typed)
     for step in plan.steps():
-        finished = (artifact_dir(cfg.runs_dir, cfg.target.name, step.kind, step.name) / MANIFEST).is_file()
         words = [*step.words, *typed]
+        finished = is_finished(step, words, cfg)
         console.print(f"{'#' if finished else '$'} drafterforge {shlex.join(words)}", soft_wrap=True, markup=False)
         if finished or list_only:
             continue
         if code := subprocess.run([sys.executable, "-m", "drafterforge", *words]).returncode:
             return code
     return 0
+
+
+def is_finished(step: Step, words: Sequence[str], cfg: TrainDrafterConfig) -> bool:
+    """Whether a step's artifact is there, made from the artifacts that are there; a report also by these settings."""
+    folder = artifact_dir(cfg.runs_dir, cfg.target.name, step.kind, step.name)
+    if not (folder / MANIFEST).is_file():
+        return False
+    manifest = Manifest.read(folder)
+    for parent in manifest.parents:
+        path = artifact_dir(cfg.runs_dir, cfg.target.name, parent["kind"], parent["name"])
+        if (path / MANIFEST).is_file() and Manifest.read(path).digest != parent["sha256"]:
+            return False
+    if step.kind != "reports":
+        return True
+    settings = plain_json(settings_of(with_limit(load_config("eval", EvaluateConfig, words[1:]))))
+    return settings == manifest.config and read_report(folder / "report.json").get("code") == code_state()
 
 
 def config_of(typed: Sequence[str]) -> TrainDrafterConfig:
@@ -210,7 +230,10 @@ def experts_of(plan: Plan, tuning: str, played: Mapping[str, Mapping[str, Played
 
 def ratios(name: str, ours: Played, base: Played, domains: Sequence[str]) -> dict[str, float]:
     """The ratio of MAT on the questions of these domains, and the ends of its interval."""
-    pairs = [(*ours[key], *base[key]) for key in sorted(ours.keys() & base.keys()) if key[0] in domains]
+    ours, base = ({key: value for key, value in played.items() if key[0] in domains} for played in (ours, base))
+    if ours.keys() != base.keys():
+        raise ConfigError(f"{name} compares replays of different questions; type the commands of --list again")
+    pairs = [(*ours[key], *base[key]) for key in sorted(ours)]
     low, high = bootstrap_ratio(pairs)
     return {name: totals_ratio(pairs), f"{name}_low": low, f"{name}_high": high}
 

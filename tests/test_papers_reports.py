@@ -101,6 +101,19 @@ def test_an_interrupted_step_goes_on_with_the_commands_that_are_left(script, mon
     assert len(script.commands) == 4 and not (policies / "ltd-size").exists()
 
 
+def test_a_policy_that_was_trained_before_an_interruption_is_used_and_one_of_older_code_is_not(script, monkeypatch):
+    policies = script.root / "runs" / "ltd" / "smollm2-135m" / "policies"
+    with monkeypatch.context() as patch:
+        patch.setattr(script.module.subprocess, "run", lambda command: SimpleNamespace(returncode=1))
+        assert script.main("ltd-ablation", "--questions", "Q") == 1
+        (policies / "ltd-size-seed1").mkdir(parents=True)
+        assert script.main("ltd-ablation", "--questions", "Q") == 1
+        assert (policies / "ltd-size-seed1").is_dir()
+        patch.setattr(script.module, "code_state", lambda: dict.fromkeys(code_state(), "newer"))
+        assert script.main("ltd-ablation", "--questions", "Q") == 1
+    assert not (policies / "ltd-size-seed1").exists()
+
+
 def test_drafters_of_a_table_are_trained_in_a_runs_folder_of_their_pool(script):
     assert script.main("many-drafters") == 0
     folders = {word for command in script.commands for word in command if word.startswith("runs_dir=")}

@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 from drafterforge.config.catalogue import group_choices, group_values
 from drafterforge.config.data import DomainConfig
+from drafterforge.config.evaluation import SuiteConfig
+from drafterforge.config.pool import PoolConfig
+from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
 
 DEFAULT = "smollm2-135m"  # the target of every command that names none
@@ -36,6 +39,16 @@ class HasAnswers(Protocol):
 
     domain: DomainConfig
     answers: list[str]
+
+
+class HasEvaluation(Protocol):
+    """Config of `eval`."""
+
+    suite: SuiteConfig
+    pool: PoolConfig
+    runtime: RuntimeConfig
+    bundle: str
+    seed: int
 
 
 def target_flags(cfg: HasTarget) -> str:
@@ -73,6 +86,23 @@ def _flags_of_target(target: TargetConfig) -> list[str]:
 
 def _differing(target: TargetConfig, values: dict[str, Any]) -> dict[str, Any]:
     return {key: getattr(target, key) for key, value in values.items() if getattr(target, key) != value}
+
+
+def typed_settings(cfg: HasEvaluation) -> str:
+    """The suite, and the keys of suite, pool and runtime, the bundle and the seed, that differ from their defaults."""
+    defaults = {
+        "suite": asdict(SuiteConfig()) | group_values("suite", cfg.suite.name),
+        "pool": asdict(PoolConfig()),
+        "runtime": asdict(RuntimeConfig()),
+    }
+    typed = {
+        f"{group}.{key}": value
+        for group, values in defaults.items()
+        for key, value in asdict(getattr(cfg, group)).items()
+        if value != values[key] and key != "name"
+    }
+    typed |= {key: getattr(cfg, key) for key in ("bundle", "seed") if getattr(cfg, key)}
+    return " ".join([f"suite={cfg.suite.name}", *(f"{key}={shell_value(value)}" for key, value in typed.items())])
 
 
 def command_for(drafter: str, domain: str = "sql") -> str:

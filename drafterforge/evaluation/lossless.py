@@ -9,6 +9,7 @@ import torch
 
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.rows import Generation
+from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.targets.load import Target
 
 NEAR_TIE = 1e-4  # float32 differences at a smaller top-2 margin are rounding, and rerun in float64
@@ -53,11 +54,12 @@ def find_mismatches(
     answers: Sequence[Generation],
     references: Sequence[Generation],
     exact: Callable[[], tuple[Engine, Engine]] | None = None,
+    sampled: bool = False,
 ) -> list[Mismatch]:
     """A mismatch for each prompt whose tokens differ from the reference, autoregressive decoding.
 
     exact() returns the method's engine and the autoregressive engine in float64; called only for a float32 difference
-    at a near tie.
+    at a near tie.  sampled: above temperature 0, where any draw may lie at the border of two tokens.
     """
     mismatches = []
     for index, (answer, reference) in enumerate(zip(answers, references, strict=True)):
@@ -66,11 +68,30 @@ def find_mismatches(
             continue
         margin = top2_margin(target, [*reference.prompt, *reference.tokens[:position]])
         rerun = False
-        if exact is not None and margin < NEAR_TIE:
+        if exact is not None and (sampled or margin < NEAR_TIE):
             fast, plain = (engine.generate([reference.prompt], len(reference.tokens))[0] for engine in exact())
             rerun = fast.tokens == plain.tokens
         mismatches.append(Mismatch(method, index, position, margin, rerun))
     return mismatches
+
+
+class Settled:
+    """Counts answers that differ from plain decoding in the same numerics.
+
+    They are compared with plain decoding in the fast numerics, which was timed.  Where they differ and their numerics
+    are others, the prompt is decoded plainly in these.
+    """
+
+    def __init__(self, target: Target, numerics: str, max_new_tokens: int) -> None:
+        """numerics: of the answers."""
+        self.target, self.max_new_tokens = target, max_new_tokens
+        self.plain = None if numerics == "fast" else Engine(target, numerics=numerics)
+
+    def differs(self, answer: Generation, reference: Generation, sampling: Sampling = GREEDY) -> bool:
+        """Whether an answer is not that of plain decoding.  reference: that of the fast numerics."""
+        if answer.tokens == reference.tokens or self.plain is None:
+            return answer.tokens != reference.tokens
+        return answer.tokens != self.plain.generate([reference.prompt], self.max_new_tokens, [sampling])[0].tokens
 
 
 def count_mismatches(mismatches: Sequence[Mismatch]) -> int:

@@ -12,7 +12,7 @@ import torch
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.evaluation.lossless import find_mismatches
 from drafterforge.evaluation.measurements import Measurement
-from drafterforge.evaluation.method_factory import MethodFactory
+from drafterforge.evaluation.method_factory import EXTERNAL, MethodFactory
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.scaling import POOL_SIZE
@@ -66,7 +66,8 @@ def settle_mismatches(
             rerun = target.dtype == torch.float32 and not measurement.external
             exact = (lambda m=measurement, r=request, s=sampling: float64_engines(m, r, s)) if rerun else None
             pair = [Generation(request.tokens, generation.tokens) for generation in (answer, expected)]
-            (mismatch,) = find_mismatches(measurement.method, target, pair[:1], pair[1:], exact)
+            sampled = measurement.temperature > 0
+            (mismatch,) = find_mismatches(measurement.method, target, pair[:1], pair[1:], exact, sampled)
             section = {key: getattr(measurement, key) for key in ("temperature", "axis", "at")}
             section |= {"batch_size": len(measurement.answers)}
             mismatches.append(mismatch.as_dict() | {"prompt": info.request, **section})
@@ -76,7 +77,8 @@ def settle_mismatches(
 def _methods_by_name(factory: MethodFactory, pool_size: int) -> dict[str, Method]:
     """pool_size: 0 for all drafters of the pool."""
     factory = factory.with_pool_size(pool_size) if pool_size else factory
-    return {method.name: method for method in factory.build([*factory.cfg.suite.all_methods, "default"])}
+    names = [name for name in factory.cfg.suite.all_methods if name not in EXTERNAL]  # whose text may differ
+    return {method.name: method for method in factory.build([*names, "default"])}
 
 
 def _pool_size(measurement: Measurement) -> int:

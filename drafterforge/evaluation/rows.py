@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import wilcoxon
 
 from drafterforge.evaluation.measurements import Measurement
-from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
+from drafterforge.evaluation.methods import AUTOREGRESSIVE, INVARIANT, Method
 from drafterforge.evaluation.statistics import bootstrap_macro_ratio, bootstrap_ratio, holm, macro_ratio
 from drafterforge.runtime.rows import Generation
 
@@ -24,8 +24,10 @@ def tokens_per_s(generations: Sequence[Generation]) -> float:
     return sum(len(answer.tokens) for answer in generations) / sum(answer.time_s["total"] for answer in generations)
 
 
-def speedup_interval(generations: Sequence[Generation], baseline: Sequence[Generation]) -> list[float]:
-    """95 % bootstrap interval of the ratio of totals, prompts resampled in pairs."""
+def speedup_interval(generations: Sequence[Generation], baseline: Sequence[Generation]) -> list[float] | None:
+    """95 % bootstrap interval of the ratio of totals, prompts resampled in pairs; None for a single pair."""
+    if len(generations) < 2:
+        return None
     return [round(bound, 4) for bound in bootstrap_ratio(timed_pairs(generations, baseline))]
 
 
@@ -100,18 +102,26 @@ def timed_rows(
 ) -> list[dict[str, Any]]:
     """Rows of live measurements.
 
+    P values are corrected over the methods of a section, and over its rows of single domains, which are another
+    question.  Plain decoding in other numerics is not compared with itself.
     mismatches: the curve of the report.  best_cycles: of each request with its best static drafter, where replayed.
     by_domain: also a row for every domain, but not on an axis.
     """
     rows: list[dict[str, Any]] = []
+
+    def add(section_rows: list[dict[str, Any]]) -> None:
+        corrected = holm([None if row["method"] == INVARIANT else row["wilcoxon_p"] for row in section_rows])
+        rows.extend(row | {"wilcoxon_p_holm": p} for row, p in zip(section_rows, corrected, strict=True))
+
     for section in sections(m for m in measurements if m.source == "live"):
         domains = sorted({measurement.domain for measurement in section})
-        rows += _rows(section, mismatches, best_cycles, ALL if len(domains) > 1 else domains[0], section)
+        add([*_rows(section, mismatches, best_cycles, ALL if len(domains) > 1 else domains[0], section)])
+        of_domains: list[dict[str, Any]] = []
         for domain in domains if by_domain and not section[0].axis and len(domains) > 1 else ():
             part = [measurement for measurement in section if measurement.domain == domain]
-            rows += _rows(part, mismatches, best_cycles, domain, section)
-    corrected = holm([row["wilcoxon_p"] for row in rows])
-    return [row | {"wilcoxon_p_holm": p} for row, p in zip(rows, corrected, strict=True)]
+            of_domains += _rows(part, mismatches, best_cycles, domain, section)
+        add(of_domains)
+    return rows
 
 
 def per_request(measurements: Sequence[Measurement]) -> dict[str, list[list[float]]]:
@@ -170,7 +180,7 @@ def _rows(
         row |= {"axis": first.axis, "at": first.at} if first.axis else {}
         peaks = [measurement.peak_bytes for measurement in parts if measurement.peak_bytes is not None]
         row["peak_mb"] = round(max(peaks) / MEGABYTE, 2) if peaks else None
-        row |= macro_speedup(answers, baseline if row["speedup_ci95"] else None)
+        row |= macro_speedup(answers, None if name == AUTOREGRESSIVE else baseline)
         if first.external:  # the text of another program may differ
             row |= {"mismatches": None, "other_text": len(differing), "external": True}
         yield row
@@ -181,7 +191,7 @@ def macro_speedup(generations: Sequence[Generation], baseline: Sequence[Generati
     if baseline is None:
         return {"speedup_macro": None, "speedup_macro_ci95": None}
     pairs = timed_pairs(generations, baseline)
-    bounds = [round(bound, 4) for bound in bootstrap_macro_ratio(pairs)]
+    bounds = [round(bound, 4) for bound in bootstrap_macro_ratio(pairs)] if len(pairs) > 1 else None
     return {"speedup_macro": round(macro_ratio(pairs), 4), "speedup_macro_ci95": bounds}
 
 

@@ -64,7 +64,7 @@ def time_cells(
     needed = cfg.suite.warm_up_prompts + cfg.suite.cell_prompts
     for length in cfg.suite.context_lengths:
         start = len(all_requests)
-        all_requests += lengthen(suite, requests[:needed], length)
+        all_requests += lengthen(suite, requests, length)[:needed]
         timed = range(start + cfg.suite.warm_up_prompts, len(all_requests))
         for temperature, size in itertools.product(cfg.suite.temperatures, cfg.suite.batch_sizes):
             if not (count := len(timed) // size * size):
@@ -88,7 +88,10 @@ def allow_batch(methods: Sequence[Method], size: int) -> None:
 
 
 def lengthen(suite: Suite, requests: Sequence[Request], length: int) -> list[Request]:
-    """The requests after as many other held-out prompts and answers of the target as fit into `length` tokens."""
+    """The requests after as many other held-out prompts and answers of the target as fit into `length` tokens.
+
+    Requests that are longer are left out.
+    """
     cfg, target = suite.cfg, suite.target
     room = target.max_positions - cfg.suite.max_new_tokens
     if length > room:
@@ -104,6 +107,8 @@ def lengthen(suite: Suite, requests: Sequence[Request], length: int) -> list[Req
     ]
     longer = []
     for request in requests:
+        if len(request.tokens) > length:
+            continue
         tokens: list[int] = request.tokens
         context: list[Message] = []
         for turn in turns:
@@ -111,6 +116,8 @@ def lengthen(suite: Suite, requests: Sequence[Request], length: int) -> list[Req
             if len(extended) <= length:
                 tokens, context = extended, [*context, *turn]
         longer.append(Request(tokens, request.domain, expert=request.expert))
+    if left_out := len(requests) - len(longer):
+        say(f"context length {length}: {left_out} of {len(requests)} requests are longer and left out")
     return longer
 
 

@@ -79,6 +79,15 @@ def check_suite(cfg: EvaluateConfig) -> None:
     check_questions(cfg)
     names = cfg.pool.drafters or list_artifacts(cfg.runs_dir, cfg.target.folder_name, "drafters")
     check_methods(cfg.suite.all_methods, [*names, *(Path(name).name for name in names)])
+    in_batches = {"auto": cfg.suite.cell_methods, "scaling": cfg.suite.methods}.get(cfg.suite.name, ())
+    if max(cfg.suite.batch_sizes, default=1) > 1:
+        for name in in_batches:
+            if domain_of(name.partition("/")[0]) == EXPERT:
+                raise ConfigError(
+                    f"the requests of a batch have different experts, so {name} cannot decode batches of "
+                    f"{max(cfg.suite.batch_sizes)}; leave it out of suite.methods and suite.cell_methods, or type "
+                    "suite.batch_sizes=[1]"
+                )
     if OPENVINO in cfg.suite.methods:
         from drafterforge.evaluation.other_engines import require_openvino
 

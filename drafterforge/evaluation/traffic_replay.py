@@ -22,6 +22,7 @@ from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.data.stream import StreamRecord
 from drafterforge.drafters.retrieval.model import Retrieval, RetrievalSpec
 from drafterforge.errors import ConfigError
+from drafterforge.evaluation.lossless import Settled
 from drafterforge.evaluation.methods import Method, rotate
 from drafterforge.evaluation.rows import build_row, tokens_per_s
 from drafterforge.runtime.answer_log import AnswerLog
@@ -45,6 +46,7 @@ class ReplayedTraffic:
 
     seed: int
     answers: dict[str, list[Generation]]
+    mismatches: dict[str, list[bool]] = field(default_factory=dict)  # whether each answer is not that of plain decoding
     learned: list[tuple[int, LearnedVersion]] = field(default_factory=list)  # requests before it, and the version
 
 
@@ -60,14 +62,13 @@ def replay_rows(
         baseline = _answers(replays, AUTOREGRESSIVE, part)
         for name in replays[0].answers:
             answers = _answers(replays, name, part)
-            pairs = zip(answers, baseline, strict=True)
             rows.append(
                 build_row(
                     Method(name, None, "none" if name == AUTOREGRESSIVE else "auto"),
                     answers,
                     baseline,
                     domain=title,
-                    mismatches=sum(answer.tokens != reference.tokens for answer, reference in pairs),
+                    mismatches=sum(traffic.mismatches[name][number] for traffic in replays for number in part),
                     dtype=dtype,
                     numerics=numerics,
                 )
@@ -151,7 +152,7 @@ class TrafficReplay:
         runs = RunsFolder(cfg.runs_dir, target, quiet=True)
         plain = PLAIN if cfg.retrieval else ALONE
         learning = [f"{plain}, {part}" for part in ((EXPERTS, MEMORY) if cfg.retrieval else (EXPERTS,))]
-        self.engines = {AUTOREGRESSIVE: Engine(target)}
+        self.engines = {AUTOREGRESSIVE: Engine(target, numerics="fast")}
         for name in (plain, *learning):
             self.engines[name], _ = auto_engine(runs, RuntimeConfig(), max_batch=1)
             if not isinstance(self.engines[name].drafter, Pool):
@@ -160,6 +161,7 @@ class TrafficReplay:
                 )
             if not cfg.retrieval:
                 draft_alone(self.engines[name].drafter)
+        self.settled = Settled(target, self.engines[plain].numerics, cfg.max_new_tokens)
         self.recorded = learning[-1]  # the engine whose answers are learned from
         self.log = AnswerLog(cfg.learn, cfg.traffic_dir, target)
         if self.log.memory is not None and cfg.retrieval:
@@ -177,11 +179,13 @@ class TrafficReplay:
 
         advance: called after each of them.
         """
-        traffic = ReplayedTraffic(self.cfg.seed, {name: [] for name in self.engines})
+        empty = {name: [] for name in self.engines}, {name: [] for name in self.engines}
+        traffic = ReplayedTraffic(self.cfg.seed, *empty)
         for number, prompt in enumerate([*prompts, *old_prompts]):
             rows = {name: self._decode(name, prompt) for name in rotate(list(self.engines), number)}
             for name, row in rows.items():
                 traffic.answers[name].append(row.answer)
+                traffic.mismatches[name].append(self.settled.differs(row.answer, rows[AUTOREGRESSIVE].answer))
             if number < len(prompts):
                 self.log.add(rows[self.recorded], self.log.num_erasures)
             if number < len(prompts) and (number + 1) % ROUND == 0:

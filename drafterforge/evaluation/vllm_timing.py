@@ -109,11 +109,13 @@ class VllmTiming:
         self.servers, self.requests, self.cache = servers, requests, cache
         self.counters: dict[str, Counters] = {}  # of each pool, over the timed requests of this session
         self.session = int(time.time())
+        self.sizes: list[RequestGroup] = []  # a group of each number of requests at a time
 
     def measure(self, groups: Sequence[RequestGroup], rounds: int) -> list[Measurement]:
         """Measurements of each method on the groups.  rounds: number of shares if one server runs at a time."""
         count = len(groups) if self.servers.together else min(rounds, len(groups))
         shares = [groups[number::count] for number in range(count)]
+        self.sizes = [*{group.run.batch_size: group for group in reversed(groups)}.values()]
         measurements: list[Measurement] = []
         with bar("timing", len(groups)) as progress:
             for number, share in enumerate(shares):
@@ -127,7 +129,7 @@ class VllmTiming:
         by_method: dict[str, list[Measurement]] = {}
         for method in rotate(self.servers.methods, number):
             with self.servers.running(method):
-                self._warm_up(method, share)
+                self._warm_up(method)
                 before = self._counters(method)
                 by_method[method.name] = [self._measure_group(method, group) for group in share]
                 self._count(method, before)
@@ -145,11 +147,11 @@ class VllmTiming:
         infos = [RequestInfo.of(index, request) for index, request in zip(group.indices, batch, strict=True)]
         return measurement_of(run, method, infos, decoded, group.number, self.session)
 
-    def _warm_up(self, method: Method, share: Sequence[RequestGroup]) -> None:
+    def _warm_up(self, method: Method) -> None:
         """Let a server that has just started decode a few tokens with each number of requests at a time."""
         server = method.engine.server
         if not server.is_warm:
-            for group in {group.run.batch_size: group for group in reversed(share)}.values():
+            for group in self.sizes:
                 method.engine.generate([self.requests[index].tokens for index in group.indices], WARM_UP)
             server.is_warm = True
 

@@ -33,6 +33,7 @@ from drafterforge.reporting.verdict import lossless_faults
 MAT_TOLERANCE = 0.01  # relative decrease of MAT that near ties may cause
 SLOWER = 0.95  # a significant decrease of tokens/s below this share is a regression
 SIGNIFICANT = 0.05
+IDENTITY = ("method", "domain", "dtype", "temperature", "batch_size", "axis", "at")  # keys of a row
 MAX_NAMES = 5  # printed rows that only one report has
 RULE = (
     "A regression is one of these. More mismatches in float32 or invariant numerics. On the same requests, a MAT lower "
@@ -103,7 +104,7 @@ def _keyed(report: Report) -> dict[tuple, Mapping[str, Any]]:
     """Rows by identity; further rows with an equal identity are numbered."""
     by_key: dict[tuple, Mapping[str, Any]] = {}
     for row in rows_of(report):
-        identity = [text(row.get(key)) for key in ("method", "domain", "dtype", "temperature", "batch_size")]
+        identity = [text(row.get(key)) for key in IDENTITY]
         key, ordinal = (*identity, is_live(row), 1), 1
         while key in by_key:
             ordinal += 1
@@ -113,10 +114,11 @@ def _keyed(report: Report) -> dict[tuple, Mapping[str, Any]]:
 
 
 def _name(key: tuple, rows: Mapping[tuple, Any]) -> str:
-    """The method, with the domain, dtype and number that distinguish it from other rows."""
-    method, domain, dtype, *_, live, ordinal = key
+    """The method, with the domain, dtype, place on an axis and number that distinguish it from other rows."""
+    method, domain, dtype, _, _, axis, at, live, ordinal = key
     extra = [domain] if domain and len({other_key[1] for other_key in rows}) > 1 else []
-    extra += [dtype] if dtype and len({other_key[2] for other_key in rows if other_key[5]}) > 1 else []
+    extra += [dtype] if dtype and len({other_key[2] for other_key in rows if other_key[-2]}) > 1 else []
+    extra += [f"{axis} {at}"] if axis else []
     extra += ["replayed"] if not live else []
     extra += [str(ordinal)] if ordinal > 1 else []
     return f"{method} ({', '.join(extra)})" if extra else method

@@ -14,7 +14,7 @@ from drafterforge.evaluation.methods import INVARIANT
 from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
 from drafterforge.reporting.noise import noise_of
-from drafterforge.reporting.reader import overall_rows
+from drafterforge.reporting.reader import is_baseline, overall_rows
 from drafterforge.reporting.report_table import ReportTable
 from drafterforge.reporting.tables import format_interval, names_trees
 from drafterforge.reporting.verdict import summarize
@@ -163,7 +163,7 @@ def _by_domain(report: dict[str, Any], console: Console) -> None:
     table = titled("speed-up by domain")
     for heading in ("method", *domains):
         table.add_column(heading, justify="left" if heading == "method" else "right")
-    for method in dict.fromkeys(row["method"] for row in rows if row["speedup_ci95"]):
+    for method in dict.fromkeys(row["method"] for row in rows if not is_baseline(row)):
         speedups = {row["domain"]: row["speedup"] for row in rows if row["method"] == method}
         table.add_row(method, *(f"{speedups[domain]:.2f}x" for domain in domains))
     console.print(table)

@@ -95,7 +95,7 @@ def _timed_rows(title: str, rows: list[Mapping[str, Any]]) -> ReportTable:
     if any(map(is_wide, rows)):
         note += f" Wide: the interval is wider than {WIDE:.0%} of the speed-up."
     if any("wilcoxon_p_holm" in row for row in rows):
-        note += " p: paired Wilcoxon test against autoregressive decoding over prompts, Holm-corrected over all rows."
+        note += " p: paired Wilcoxon test over prompts against autoregressive decoding, Holm-corrected over methods."
     if any(number(row.get("peak_mb")) is not None for row in rows):
         note += " MB: peak memory while answering, beyond the weights."
     flagged = [index for index, row in enumerate(rows) if count(row.get("mismatches"))]

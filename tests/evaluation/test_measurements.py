@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.measurements import SCHEMA, Measurement, RequestInfo, load_measurements, save_measurements
-from drafterforge.evaluation.methods import AUTOREGRESSIVE
+from drafterforge.evaluation.methods import AUTOREGRESSIVE, INVARIANT
 from drafterforge.evaluation.rows import timed_rows
 from drafterforge.reporting.reader import ALL
 from drafterforge.runtime.rows import STEPS, Cycle, Generation
@@ -106,6 +106,25 @@ def test_requests_decoded_together_share_one_clock():
     assert (row["batch_size"], row["num_prompts"], row["num_tokens"]) == (2, 2, 8)
     assert row["speedup"] == 2.0 and row["tokens_per_s"] == round(8 / 2.75, 3) and row["mat"] == 2.0
     assert (row["axis"], row["at"]) == ("batch size", 2.0)
+
+
+def test_a_single_group_has_no_interval():
+    plain = dataclasses.replace(batch(), method=AUTOREGRESSIVE, seconds=5.5)
+    row = timed_rows([plain, batch()], [], {})[1]
+    assert row["speedup_ci95"] is None and row["speedup_macro_ci95"] is None and row["speedup_macro"] == 2.0
+
+
+def test_p_values_are_corrected_over_the_methods_that_were_timed_together():
+    names = ("general alone", "sql alone", INVARIANT)
+    entries = [
+        measurement(name, group, "sql", 8, [2, 2], 1.0 + 0.1 * group + 0.5 * turn)
+        for turn, name in enumerate((AUTOREGRESSIVE, *names))
+        for group in range(8)
+    ]
+    hot = [dataclasses.replace(entry, temperature=1.0) for entry in entries]
+    for row in timed_rows([*entries, *hot], [], {})[1:4]:
+        expected = None if row["method"] == INVARIANT else pytest.approx(2 * row["wilcoxon_p"])
+        assert row["wilcoxon_p_holm"] == expected
 
 
 def test_measurements_of_other_temperatures_are_other_rows():

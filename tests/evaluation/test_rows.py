@@ -10,7 +10,13 @@ import torch
 from rich.console import Console
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.evaluation.lossless import count_mismatches, find_mismatches, first_difference, top2_margin
+from drafterforge.evaluation.lossless import (
+    Settled,
+    count_mismatches,
+    find_mismatches,
+    first_difference,
+    top2_margin,
+)
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.rows import build_row, paired_p, speedup_interval, tokens_per_s
 from drafterforge.evaluation.timing import generate_in_turns
@@ -221,6 +227,27 @@ def test_a_near_tie_is_decoded_again_in_float64_and_counts_if_it_differs_there_t
     mismatches = find_mismatches("tree", target, answers_with(expected, 2, 1), expected, lambda: (fast, plain))
     assert [mismatch.rerun for mismatch in mismatches] == [equal] and count_mismatches(mismatches) == counts
     assert fast.calls == plain.calls == [(expected[2].prompt, len(expected[2].tokens))]
+
+
+def test_a_sampled_difference_is_decoded_again_at_any_margin(measured, monkeypatch):
+    _, result, target = measured
+    monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 3.0)
+    expected = result[AUTOREGRESSIVE]
+    exact = Answers([1] * 99), Answers([1] * 99)
+    greedy, sampled = (
+        find_mismatches("tree", target, answers_with(expected, 2, 1), expected, lambda: exact, sampled)
+        for sampled in (False, True)
+    )
+    assert [count_mismatches(greedy), count_mismatches(sampled)] == [1, 0]
+
+
+def test_an_answer_in_other_numerics_is_compared_with_plain_decoding_in_these(measured):
+    _, result, target = measured
+    expected = result[AUTOREGRESSIVE][0]
+    (changed,) = answers_with([expected], 0, 1)
+    assert Settled(target, "fast", 12).differs(changed, expected)
+    settled = Settled(target, "invariant", 12)
+    assert settled.differs(changed, expected) and not settled.differs(expected, changed)
 
 
 def test_a_near_tie_without_float64_counts(measured, monkeypatch):

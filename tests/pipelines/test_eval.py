@@ -322,6 +322,7 @@ MISTAKES = {
     "limit must be >= 0": "limit=-1",
     "timed at several temperatures; type suite.temperatures=[1]": "suite.name=scaling suite.temperature=1",
     "suite=papers needs question files": "suite=papers",
+    "the requests of a batch have different experts": "suite.name=scaling suite.methods=[generalist,expert]",
 }
 
 
@@ -336,7 +337,7 @@ AUTO = (
     "suite.timed_prompts=4",
 )  # fmt: skip
 CELLS = (
-    "suite.temperatures=[0.0,1.0]", "suite.batch_sizes=[1,2,64]", "suite.context_lengths=[300,5000]",
+    "suite.temperatures=[0.0,1.0]", "suite.batch_sizes=[1,2,64]", "suite.context_lengths=[450,5000]",
     "suite.cell_prompts=4", "suite.warm_up_prompts=2",
 )  # fmt: skip
 
@@ -350,7 +351,7 @@ def test_the_default_is_compared_by_domain_and_in_every_cell(pool):
     domains, cells = report["curves"]["auto"]["domains"], report["curves"]["auto"]["cells"]
     assert [(row["domain"], row["num_prompts"]) for row in domains] == [("all", 4), ("math", 2), ("sql", 2)]
     places = [(row["temperature"], row["batch_size"], row["context"]) for row in cells]
-    assert places == [(0.0, 1, 300), (0.0, 2, 300), (1.0, 1, 300), (1.0, 2, 300)]
+    assert places == [(0.0, 1, 450), (0.0, 2, 450), (1.0, 1, 450), (1.0, 2, 450)]
     live = [row for row in report["rows"] if row["source"] == "live"]
     assert all(row["mismatches"] == 0 for row in live)
     for row in [*domains, *cells]:
@@ -361,7 +362,7 @@ def test_the_default_is_compared_by_domain_and_in_every_cell(pool):
     for cell in cells:
         assert cell["regret_s"].keys() >= {"auto", "autoregressive"}
         assert cell["num_prompts"] == 4 and cell["warm_up_prompts"] == 2
-        keys = {"method": "auto", "temperature": cell["temperature"], "batch_size": cell["batch_size"], "at": 300}
+        keys = {"method": "auto", "temperature": cell["temperature"], "batch_size": cell["batch_size"], "at": 450}
         (row,) = [row for row in live if keys.items() <= row.items()]
         assert row["speedup"] == cell["over_plain"]
     entries = load_measurements(pool.artifact("reports", "auto") / FILE)

@@ -90,6 +90,16 @@ def test_speed_on_another_device_is_not_judged():
     assert comparison.faults == [] and "different devices" in comparison.notes[0]
 
 
+def test_rows_of_other_places_on_an_axis_are_not_compared():
+    rows = [live_row("sql alone", speed, [speed - 0.1, speed + 0.1]) for speed in (1.3, 1.8)]
+    before, after = (
+        full_report(rows=[row | {"axis": "context length", "at": at}, rows[1]])
+        for row, at in ((rows[1], 256), (rows[0], 512))
+    )
+    comparison = compare_reports(before, after)
+    assert comparison.faults == [] and comparison.only_before == ["sql alone (context length 256)"]
+
+
 def test_rows_of_only_one_report_are_named():
     after = full_report()
     after["rows"][1]["method"] = "math alone"

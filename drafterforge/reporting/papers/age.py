@@ -9,9 +9,10 @@ from drafterforge.reporting.code_state import changed_parts, parts_behind
 from drafterforge.reporting.papers.evidence import Evidence
 from drafterforge.reporting.papers.points import Point
 from drafterforge.reporting.papers.tables import PaperTable
-from drafterforge.reporting.reader import mapping, records, text
+from drafterforge.reporting.reader import is_live, mapping, records, text
 
 DRAFTERS = "drafters"
+STATIC, POLICY = "static", "policy"  # a selector, and any schedule that was trained
 
 
 def old_rows(
@@ -41,14 +42,14 @@ def old_rows(
 
 
 def is_current(report: Mapping[str, Any], code: Mapping[str, str], drafters: Mapping[str, str]) -> bool:
-    """Whether all rows of a report were measured by this code, with these drafters."""
+    """Whether all rows of a report, and the policy that it is of, were made by this code, with these drafters."""
     evidence_of = [
-        parts_behind(
-            live=row.get("source") == "live", selector=text(row.get("selector")), schedule=text(row.get("scheduler"))
-        )
+        parts_behind(live=is_live(row), selector=text(row.get("selector")), schedule=text(row.get("scheduler")))
         for row in records(report.get("rows"))
     ]
-    parts = list(dict.fromkeys(part for parts in evidence_of for part in parts)) or ["replay", "schedulers"]
+    if not evidence_of or "replayed" in mapping(report.get("curves")):  # of a policy, whose rows are a part of it
+        evidence_of.append(parts_behind(live=False, selector=STATIC, schedule=POLICY))
+    parts = list(dict.fromkeys(part for parts in evidence_of for part in parts))
     return not changed_parts(mapping(report.get("code")), code, parts) and not changed_drafters(
         report.get("parents"), drafters
     )
