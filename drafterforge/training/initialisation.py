@@ -14,6 +14,7 @@ from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.targets.load import Target
+from drafterforge.training.size import size_values
 
 SHAPE_KEYS = ("draft_vocab_size", "head", "fc_norm", "norm_output")  # that only new weights have
 EXPECTED = (
@@ -46,14 +47,22 @@ def choose_init(cfg: TrainDrafterConfig, target: Target) -> TrainDrafterConfig:
 
 def reason_for_new_weights(cfg: TrainDrafterConfig, generalist: str) -> str:
     """Why no expert of the generalist is trained; empty if one is.  generalist: empty if there is none."""
-    default, from_generalist = Eagle3DrafterConfig(), f"; drafter.init={generalist} starts from {generalist}"
+    from_generalist = f"; drafter.init={generalist} starts from {generalist}"
     if not cfg.domain.answers_domain:
         return "a mixture of domains makes a generalist" + (from_generalist if generalist else f"; {EXPECTED}")
     if not generalist:
         first = f"drafterforge train-drafter domain=general{target_flags(cfg)}"
         return f"no trained generalist fits the target; {EXPECTED}; `{first}` makes a generalist to start from"
-    typed = [key for key in SHAPE_KEYS if getattr(cfg.drafter, key) != getattr(default, key)]
-    return f"drafter.{typed[0]} describes them{from_generalist}" if typed else ""
+    typed = typed_shape_key(cfg)
+    return f"drafter.{typed} describes them{from_generalist}" if typed else ""
+
+
+def typed_shape_key(cfg: TrainDrafterConfig) -> str:
+    """The first key of new weights with neither its default nor the value of the target's size; empty if none."""
+    default = Eagle3DrafterConfig()
+    keys = [key for key in SHAPE_KEYS if getattr(cfg.drafter, key) != getattr(default, key)]
+    sized = size_values(cfg.target, "drafter") if keys else {}
+    return next((key for key in keys if key not in sized or getattr(cfg.drafter, key) != sized[key]), "")
 
 
 def has_new_weights(cfg: TrainDrafterConfig, target: Target) -> bool:

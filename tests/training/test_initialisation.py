@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,9 @@ from drafterforge.config.compose import load_config
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.errors import ConfigError
 from drafterforge.training.initialisation import choose_init
+from drafterforge.training.size import apply_size
 from tests.models import tiny_drafter, tiny_target
+from tests.training.test_size import LLAMA_8B
 
 NEW = ("warm", "full")
 
@@ -37,8 +40,9 @@ class Runs:
     def choose(self, *typed: str) -> tuple[str, str]:
         """How the drafter starts, and its tuning."""
         hf = ["target=hf", "target.model=org/tiny", "target.name=tiny", f"runs_dir={self.folder}"]
-        words = ["domain=kubernetes", "data=jsonl", "path=x.jsonl", *hf, *typed]
-        drafter = choose_init(load_config("train_drafter", TrainDrafterConfig, words), self.target).drafter
+        words = ["domain=kubernetes", "data=jsonl", "path=x.jsonl", "size=135m", *hf, *typed]
+        config = apply_size("train_drafter", load_config("train_drafter", TrainDrafterConfig, words), words)
+        drafter = choose_init(config, self.target).drafter
         return drafter.init, drafter.tuning
 
 
@@ -86,6 +90,16 @@ def test_what_is_typed_is_taken_without_a_word(runs, capsys, typed):
 def test_mixtures_and_keys_of_new_weights_give_new_weights(runs, capsys, typed, reason):
     runs.write("all")
     assert runs.choose(typed) == NEW and reason in capsys.readouterr().err
+
+
+def test_the_draft_vocabulary_of_a_large_target_s_size_is_not_typed(runs, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    runs.write("general")
+    large = [f"target.model={tmp_path}", "size=auto"]
+    assert runs.choose(*large) == ("general", "lora")
+    assert "draft_vocab_size=32000" in capsys.readouterr().err
+    assert runs.choose(*large, "drafter.draft_vocab_size=64000") == NEW
+    assert "drafter.draft_vocab_size describes them" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_no_generalist(runs):
