@@ -44,6 +44,12 @@ def open_reader(cfg: TrainDrafterConfig) -> StreamReader:
     return StreamReader(cfg.data.stream, cfg.drafter_name, cfg.data.stream_readers)
 
 
+def finish_reading(cfg: TrainDrafterConfig) -> None:
+    """Give up the configured stream, if there is one: its writer may stop."""
+    if cfg.data.stream:
+        open_reader(cfg).finish()
+
+
 def held_out_answers(cfg: TrainDrafterConfig, target: Target) -> AnswerSet:
     """The `answers` artifact of the stream's first shards: those held out, and training texts for the draft vocabulary.
 

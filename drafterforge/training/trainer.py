@@ -139,8 +139,6 @@ def distil(
     if checkpoint.interruption.requested:  # in the last step
         checkpoint.interrupt()
     module.drafter = drafter
-    if isinstance(train, StreamedData) and ranks.rank() == 0:
-        train.reader.finish()
     if ranks.rank() == 0:
         checkpoint.load_best(module)
     return checkpoint
