@@ -15,7 +15,8 @@ from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.errors import ConfigError
 from drafterforge.training.initialisation import choose_init
 from drafterforge.training.size import apply_size
-from tests.models import tiny_drafter, tiny_target
+from tests.models import TINY, tiny_drafter, tiny_model, tiny_target
+from tests.runtime.test_mixtures_of_experts import MODELS
 from tests.training.test_size import LLAMA_8B
 
 NEW = ("warm", "full")
@@ -117,6 +118,29 @@ def test_a_drafter_that_was_trained_with_new_weights_before_keeps_its_settings(r
     runs.write("general")
     assert runs.choose() == NEW and capsys.readouterr().err == ""
     assert runs.choose("overwrite=true") == ("general", "lora")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_mixture_of_experts_has_no_layer_to_start_from(runs, tmp_path, capsys, name):
+    config_class, model_class, sizes = MODELS[name]
+    runs.target.folder = tmp_path / "experts"
+    model_class(config_class(**TINY, **sizes)).save_pretrained(runs.target.folder)
+    random = ("scratch", "full")
+    assert runs.choose() == random
+    assert "they are random, because the target's last layer has no mlp.gate_proj.weight" in capsys.readouterr().err
+    for kind in ("eagle3", "block"):
+        with pytest.raises(ConfigError, match=r"has no mlp\.gate_proj\.weight, .* type drafter\.init=scratch"):
+            runs.choose(f"drafter={kind}")
+        assert runs.choose(f"drafter={kind}", "drafter.init=scratch") == random
+    runs.write("kubernetes", domain="kubernetes", init="scratch")
+    runs.write("general")
+    assert runs.choose() == random and runs.choose("overwrite=true") == ("general", "lora")
+
+
+def test_a_dense_target_has_a_layer_to_start_from(runs, tmp_path):
+    runs.target.folder = tmp_path / "dense"
+    tiny_model().save_pretrained(runs.target.folder)
+    assert runs.choose() == runs.choose("drafter=eagle3") == NEW
 
 
 def test_only_eagle3_leaves_its_start_open():
