@@ -40,7 +40,7 @@ from drafterforge.reporting.console import print_noise, print_table
 from drafterforge.reporting.drafter_verdict import drafter_verdict
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
-from drafterforge.training.inputs import find_answers
+from drafterforge.training.inputs import existing_answers, find_answers
 from drafterforge.training.loggers import settings_of
 from drafterforge.training.parents import parents_of
 from drafterforge.training.quickstart import bundle_expert, check_start, describe_training, training_figures
@@ -59,6 +59,8 @@ def run(cfg: Config) -> Path:
     say(f"target: {target.name}, {target.dtype} on {target.device}")
     runs, domain = RunsFolder(cfg.runs_dir, target), cfg.domain.answers_domain
     generalist, expert = parents_of(cfg, target)
+    if prompts is not None:
+        existing_answers(cfg, target, prompts)  # those of other settings fail before anything is timed
     names = [name for name in pool_names(runs, cfg.pool.drafters) if name != cfg.name]
     recorded_answers = find_answers(cfg, target) if prompts is None else None
     requests = held_out_requests(cfg, target, prompts, recorded_answers)

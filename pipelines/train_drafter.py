@@ -28,6 +28,7 @@ from drafterforge.training.inputs import find_answers
 from drafterforge.training.jobs import drafter_run, require_one_generalist, require_together, share_batches
 from drafterforge.training.loggers import require_loggers
 from drafterforge.training.parents import parents_of
+from drafterforge.training.streamed import finish_reading
 from drafterforge.training.trainer import distil
 
 Config = TrainDrafterConfig
@@ -50,6 +51,7 @@ def train_and_measure(cfg: Config) -> Path:
     path, first = train(cfg, target, answers), ranks.rank() == 0
     ranks.leave()
     if first:
+        finish_reading(cfg)
         measure(cfg, target, answers, path)
     return path
 

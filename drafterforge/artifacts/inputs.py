@@ -41,8 +41,8 @@ def check_inputs(cfg: Any, exempt: Collection[str] = (), check: Callable[[Any], 
 
 
 def _check_domain(cfg: Any) -> None:
-    """ArtifactError if the domain is neither one of the package nor one of the given answers."""
-    if cfg.domain.name in group_choices("domain"):
+    """ArtifactError if the given answers have none of the domain; a mixture takes all of them."""
+    if not cfg.domain.answers_domain:
         return
     names: set[str] = set()
     for answers in cfg.answers:
@@ -51,9 +51,10 @@ def _check_domain(cfg: Any) -> None:
         domain = manifest.config["domain"]  # a name only, where the answers are those of a stream
         names |= {domain if isinstance(domain, str) else domain["name"], *manifest.metrics["domains"]}
     if cfg.domain.name not in names:
+        suggestions = {*names, *group_choices("domain")} - {cfg.domain.name}
         raise ArtifactError(
             f"no domain named {cfg.domain.name!r} in answers={','.join(cfg.answers)}"
-            f"{did_you_mean(cfg.domain.name, [*names, *group_choices('domain')])} (have: {', '.join(sorted(names))})"
+            f"{did_you_mean(cfg.domain.name, sorted(suggestions))} (have: {', '.join(sorted(names))})"
         )
 
 

@@ -69,8 +69,7 @@ def _run(arguments: list[str]) -> int:
                 if command.loads:
                     _print_loading(config)
                 several = len(configs) > 1
-                trains = command.trains and not several
-                if (number := local_devices(config.trainer, config.target.device) if trains else 1) > 1:
+                if command.trains and not several and (number := _processes(config)) > 1:
                     return launch(arguments, number)
                 end_with_launcher()
                 with _sigterm_raises():
@@ -165,6 +164,10 @@ def _sized(config: Any, command: Command, overrides: list[str]) -> Any:
     from drafterforge.training.size import apply_size  # not for --help
 
     return apply_size(command.name, config, overrides)
+
+
+def _processes(config: Any) -> int:
+    return local_devices(config.trainer, config.target.device, config.target.device_map)
 
 
 def _print_loading(config: serving.GenerateConfig) -> None:

@@ -42,7 +42,7 @@ class TrainerConfig:
     precision: str = setting("auto", "bf16-mixed | 32-true | auto: bf16-mixed on tensor cores and AMX")
     checkpoint_steps: bool = setting(True, "activation checkpointing: recompute each TTT step in the backward pass")
     loss_chunk: int = setting(128, "rows of logits in memory at once")
-    val_every: int = setting(50, "optimiser steps between validations")
+    val_every: int = setting(50, "optimiser steps between validations; the last step is validated, too")
     patience: int = setting(8, "stop after this many validations without a better accept length")
     log_every: int = setting(5, "optimiser steps between logged values")
     loggers: list[str] = setting(["csv", "tensorboard"], "any of csv, tensorboard, wandb, mlflow")

@@ -63,6 +63,7 @@ def prepare_answers(
     if run.existing is not None and _matches_prompts(run.existing, digest, path, overwrite):
         return AnswerSet(path, run.existing)
 
+    _warn_of_cut_answers(conversations, data.max_new_tokens)
     staging = run.stage(**_staged_settings(digest, data, seed, eos_ids))
     shards = _shards(conversations, data.shard_size)
     tokens = answers = 0
@@ -138,6 +139,7 @@ class Conversation:
     messages: list[Message] = field(default_factory=list)  # that `ids` encode
     turns: list[list[Message]] = field(default_factory=list)  # user turns still to be answered
     finished: bool = True
+    is_cut: bool = False  # whether a given answer is longer than the limit
 
     def add_answer(self, answer: list[int], text: str, finished: bool) -> None:
         self.ids = self.ids + answer
@@ -248,18 +250,25 @@ def _recorded_conversation(
             f"prompt {prompt.id!r} ({prompt.source}) has no assistant turn, but data.answers=given "
             "needs one; type data.answers=target to let the target answer"
         )
-    end, finished = 0, True
+    end, fits = 0, True
     for start, stop in marked_spans(mask):
         if start > data.max_prompt_tokens:
             break
-        finished = stop - start <= data.max_new_tokens
-        end = stop if finished else start + data.max_new_tokens
-        if not finished:
+        fits = stop - start <= data.max_new_tokens
+        end = stop if fits else start + data.max_new_tokens
+        if not fits:
             break
     if not end:
         return None
-    finished = finished and (transcript is None or transcript.finished)
-    return Conversation(index, split, prompt, ids[:end], mask[:end], finished=finished)
+    finished = fits and (transcript is None or transcript.finished)
+    return Conversation(index, split, prompt, ids[:end], mask[:end], finished=finished, is_cut=not fits)
+
+
+def _warn_of_cut_answers(conversations: Sequence[Conversation], limit: int) -> None:
+    cut = sum(conversation.is_cut for conversation in conversations)
+    if cut:
+        total = sum(len(marked_spans(conversation.mask)) for conversation in conversations)
+        log.warning("%d of %d answers were cut at data.max_new_tokens=%d", cut, total, limit)
 
 
 def marked_spans(mask: Sequence[int]) -> list[tuple[int, int]]:

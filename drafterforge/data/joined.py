@@ -101,17 +101,21 @@ class JoinedAnswers:
             )
         return np.bincount(emitted, minlength=vocab_size).astype(np.int64)
 
+    def selected_domain(self, domain: str) -> str:
+        """The domain if `rows` selects its answers; empty if it returns all of them."""
+        return domain if domain in self._domains and len(self._domains) > 1 else ""
+
+    @property
+    def _domains(self) -> set[str]:
+        return {name for manifest in self.manifests for name in manifest.metrics["domains"]}
+
     def _select(self, split: str, domain: str) -> JoinedRows:
-        held_domains = [manifest.metrics["domains"] for manifest in self.manifests]
-        names = {name for domains in held_domains for name in domains}
-        domain = domain if domain in names and len(names) > 1 else ""
+        domain = self.selected_domain(domain)
         parts, masks = [answers.rows(split) for answers in self.sets], self._masks[split]
         if domain:
             masks = [mask & (rows.domains == domain) for mask, rows in zip(masks, parts, strict=True)]
             sets_without_domain = [
-                answers.path.name
-                for answers, domains in zip(self.learned, held_domains, strict=False)
-                if domain not in domains
+                answers.path.name for answers in self.learned if domain not in answers.manifest.metrics["domains"]
             ]
             if sets_without_domain and split == "train":
                 log.warning("no %s answers in %s: training on the others alone", domain, ", ".join(sets_without_domain))
@@ -119,7 +123,8 @@ class JoinedAnswers:
         of_domain = f" of {domain}" if domain else ""
         if not len(locations):
             raise ArtifactError(
-                f"{self.where} has no {split} answers{of_domain}; prepare it with data.num_{split}={len(names)} or more"
+                f"{self.where} has no {split} answers{of_domain}; "
+                f"prepare it with data.num_{split}={len(self._domains)} or more"
             )
         limit = self.num_train if split == "train" else None
         if limit and limit > len(locations):

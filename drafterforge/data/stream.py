@@ -1,13 +1,13 @@
 """Streams: bounded folders through which answers with features reach trainers, as a ring of shards.
 
 A stream is a recording (`drafterforge.data.served`) with a bound: one writer appends numbered shards.  While the folder
-is full, the writer of `prepare-data` waits, and a shard is deleted once every reader has released it; `serve` deletes
-its oldest shards instead (`Retention`).
+is full, the writer of `prepare-data` waits, and a shard is deleted once every reader has released it or has finished;
+`serve` deletes its oldest shards instead (`Retention`).
 
     stream.json         the writer's record: bound, prompts, and what is complete; the one commit point of the writer
     shard-N.arrow       answers
     shard-N.safetensors their features and last layer's outputs, in the dtype of the engine
-    readers/NAME.json   the first shard that a reader still needs; the commit point of the reader
+    readers/NAME.json   the first shard that a reader needs, unless it has finished; the commit point of the reader
     done                the writer has written all of its answers
     erase               `serve` is asked to delete all of its shards; it does, and deletes this file
 

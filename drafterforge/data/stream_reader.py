@@ -27,7 +27,7 @@ FIRST_SAY_S = 5.0
 
 
 class StreamReader:
-    """Reads a stream's shards in order; what it released is deleted once all readers have released it."""
+    """Reads a stream's shards in order; a shard is deleted once all readers have released it or have finished."""
 
     def __init__(self, folder: Path | str, name: str, num_readers: int = 1) -> None:
         """name: of this reader, unchanged when it is started again.  num_readers: of the stream."""
@@ -35,10 +35,10 @@ class StreamReader:
         self.path = self.folder / READERS / f"{name}.json"
         self.sizes: dict[int, int] = {}  # bytes of the shards that were read and not released
         self._wait(lambda: StreamRecord.read(self.folder) is not None, lambda: f"{self.folder} to appear")
-        cursor = json.loads(self.path.read_text()) if self.path.exists() else {"next": 0}
-        self.released = cursor["next"]
-        if cursor != self._cursor(False):
-            self._save(False)
+        cursor = json.loads(self.path.read_text()) if self.path.exists() else {"next": 0, "finished": False}
+        self.released, self.finished = cursor["next"], cursor["finished"]
+        if not self.finished and cursor != self._cursor():
+            self._save()
 
     @property
     def record(self) -> StreamRecord:
@@ -74,6 +74,9 @@ class StreamReader:
                 wait()
             return is_ready
 
+        if self.finished:
+            self.finished = False
+            self._save()
         self._wait(ready, lambda: f"shard {number} of {self.folder}")
         if self.record.shards <= number:
             return None
@@ -96,25 +99,27 @@ class StreamReader:
         if number > self.released:
             self.released = number
             if record:
-                self._save(False)
+                self._save()
 
     def finish(self) -> None:
         """Give up the stream: its writer may stop."""
         self.sizes = {}
-        self.released = self.record.shards
-        self._save(True)
+        self.released, self.finished = self.record.shards, True
+        self._save()
 
-    def _cursor(self, finished: bool) -> dict[str, Any]:
-        return {"next": self.released, "finished": finished, "readers": self.num_readers}
+    def _cursor(self) -> dict[str, Any]:
+        return {"next": self.released, "finished": self.finished, "readers": self.num_readers}
 
-    def _save(self, finished: bool) -> None:
+    def _save(self) -> None:
+        """Record the cursor, and delete the shards that no reader needs any more."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        save_json_atomic(self.path, self._cursor(finished))
-        cursors = [json.loads(path.read_text())["next"] for path in self.path.parent.glob("*.json")]
+        save_json_atomic(self.path, self._cursor())
+        cursors = [json.loads(path.read_text()) for path in self.path.parent.glob("*.json")]
         if len(cursors) < self.num_readers:
             return
+        needed = min((cursor["next"] for cursor in cursors if not cursor["finished"]), default=self.released)
         for number in shard_numbers(self.folder):
-            if number < min(cursors):
+            if number < needed:
                 delete_shard(self.folder, number)
 
     @staticmethod

@@ -73,9 +73,11 @@ class BestCheckpoint(Callback):
         self.interruption.listen()
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *args: Any, **kwargs: Any) -> None:
-        """Save the state of an interrupted run after a whole optimiser step."""
+        """Save the state of an interrupted run after a whole optimiser step; validate after the last one."""
         if self._ends_step(trainer):
             self.interruption.agree()
+        if self._is_last_step(trainer):
+            trainer.should_stop = True  # makes lightning validate
         if self.interruption.requested:
             self.save_step(trainer)
 
@@ -136,10 +138,14 @@ class BestCheckpoint(Callback):
         batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
         return batches % trainer.accumulate_grad_batches == 0
 
+    def _is_last_step(self, trainer: Trainer) -> bool:
+        return trainer.global_step >= trainer.max_steps
+
     def save_step(self, trainer: Trainer) -> None:
         """Write `last.ckpt` after a batch that ends an optimiser step, unless a validation follows, which saves."""
         batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
-        validates = batches % trainer.val_check_batch == 0  # and saves then: on resumption lightning would skip it
+        # and saves then: on resumption lightning would skip it
+        validates = batches % trainer.val_check_batch == 0 or self._is_last_step(trainer)
         if self._ends_step(trainer) and not validates:
             self.save(trainer)
 

@@ -9,13 +9,20 @@ from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.runs import GENERAL, RunsFolder, domain_of, kind_of
 from drafterforge.config.commands import TrainDrafterConfig
-from drafterforge.config.drafter import Eagle3DrafterConfig
+from drafterforge.config.drafter import Eagle3DrafterConfig, FeatureDrafterConfig
 from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
+from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.errors import ConfigError
 from drafterforge.targets.load import Target
+from drafterforge.training.size import size_values
 
 SHAPE_KEYS = ("draft_vocab_size", "head", "fc_norm", "norm_output")  # that only new weights have
+COPIED = tuple(
+    f"{part}_proj.weight"
+    for part in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
+)  # by drafter.init=warm, of the target's last layer
 EXPECTED = (
     "expect 1.2 to 1.5 tokens per cycle unless you train on thousands of prompts for thousands of steps "
     "(SmolLM2-135M: 1.2 from 60 prompts, 1.3 from thousands in 120 steps, 2.5 in several thousand steps)"
@@ -29,13 +36,16 @@ EXPECTED_GAIN = (
 def choose_init(cfg: TrainDrafterConfig, target: Target) -> TrainDrafterConfig:
     """The configuration with `drafter.init` decided; prints what was chosen, why, and how to choose otherwise."""
     if not cfg.drafter.undecided:
+        require_start(cfg, target)
         return cfg
-    new_weights = replace(cfg, drafter=replace(cfg.drafter, init="warm"))
-    if not cfg.overwrite and has_new_weights(cfg, target):  # trained before a generalist was
+    missing = missing_tensor(target)
+    new_weights = replace(cfg, drafter=replace(cfg.drafter, init="scratch" if missing else "warm"))
+    if not cfg.overwrite and has_new_weights(new_weights, target):  # trained before a generalist was
         return new_weights
     generalist = generalist_for(cfg, target)
     if reason := reason_for_new_weights(cfg, generalist):
-        say(f"drafter: {cfg.drafter_name} gets new weights, because {reason}")
+        random = f"; they are random, because the target's last layer has no {missing}" if missing else ""
+        say(f"drafter: {cfg.drafter_name} gets new weights, because {reason}{random}")
         return new_weights
     say(
         f"drafter: {cfg.drafter_name} adds a LoRA to {generalist}, a trained generalist of {target.name}, because new "
@@ -46,23 +56,49 @@ def choose_init(cfg: TrainDrafterConfig, target: Target) -> TrainDrafterConfig:
 
 def reason_for_new_weights(cfg: TrainDrafterConfig, generalist: str) -> str:
     """Why no expert of the generalist is trained; empty if one is.  generalist: empty if there is none."""
-    default, from_generalist = Eagle3DrafterConfig(), f"; drafter.init={generalist} starts from {generalist}"
+    from_generalist = f"; drafter.init={generalist} starts from {generalist}"
     if not cfg.domain.answers_domain:
         return "a mixture of domains makes a generalist" + (from_generalist if generalist else f"; {EXPECTED}")
     if not generalist:
         first = f"drafterforge train-drafter domain=general{target_flags(cfg)}"
         return f"no trained generalist fits the target; {EXPECTED}; `{first}` makes a generalist to start from"
-    typed = [key for key in SHAPE_KEYS if getattr(cfg.drafter, key) != getattr(default, key)]
-    return f"drafter.{typed[0]} describes them{from_generalist}" if typed else ""
+    typed = typed_shape_key(cfg)
+    return f"drafter.{typed} describes them{from_generalist}" if typed else ""
+
+
+def typed_shape_key(cfg: TrainDrafterConfig) -> str:
+    """The first key of new weights with neither its default nor the value of the target's size; empty if none."""
+    default = Eagle3DrafterConfig()
+    keys = [key for key in SHAPE_KEYS if getattr(cfg.drafter, key) != getattr(default, key)]
+    sized = size_values(cfg.target, "drafter") if keys else {}
+    return next((key for key in keys if key not in sized or getattr(cfg.drafter, key) != sized[key]), "")
+
+
+def require_start(cfg: TrainDrafterConfig, target: Target) -> None:
+    """ConfigError if drafter.init=warm cannot copy the target's last layer."""
+    if not isinstance(cfg.drafter, FeatureDrafterConfig) or cfg.drafter.init != "warm":
+        return
+    if missing := missing_tensor(target):
+        raise ConfigError(
+            f"drafter.init=warm copies the last layer of {target.name}, which has no {missing}, as in a mixture of "
+            "experts; type drafter.init=scratch"
+        )
+
+
+def missing_tensor(target: Target) -> str:
+    """A tensor that drafter.init=warm copies and the target's last layer lacks; empty if there is none."""
+    weights = TargetWeights(target.folder)
+    prefix = f"model.layers.{target.config.num_hidden_layers - 1}."
+    return next((name for name in COPIED if prefix + name not in weights), "") if weights.paths else ""
 
 
 def has_new_weights(cfg: TrainDrafterConfig, target: Target) -> bool:
-    """Whether the drafter exists and was trained from new weights."""
+    """Whether the drafter exists and was trained from new weights, as this configuration does."""
     folder = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name)
     if not (folder / MANIFEST).is_file():
         return False
     drafter = Manifest.read(folder).config.get("drafter", {})
-    return (drafter.get("init"), drafter.get("tuning")) == ("warm", "full")
+    return (drafter.get("init"), drafter.get("tuning")) == (cfg.drafter.init, "full")
 
 
 def generalist_for(cfg: TrainDrafterConfig, target: Target) -> str:

@@ -58,9 +58,19 @@ def is_launched(rank: int | None = None) -> bool:
     return LAUNCHED in os.environ and rank in (None, int(os.environ.get("RANK", 0)))
 
 
-def local_devices(config: TrainerConfig, device: str) -> int:
-    """Devices of this machine to train on; 1 in a process that is one of several already.  device: of the target."""
+def local_devices(config: TrainerConfig, device: str, device_map: str = "") -> int:
+    """Devices of this machine to train on; 1 in a process that is one of several already.
+
+    device, device_map: of the target; one that is spread over devices is trained with by one process.
+    """
     number = config.devices or 1
+    if device_map:
+        require(
+            number == 1,
+            f"trainer.devices={number}, but target.device_map={device_map} spreads one target over all devices; "
+            "leave one of them out",
+        )
+        return 1
     if placement() is not None or (config.num_nodes or 1) > 1:
         return 1
     if device == "cpu" or config.devices == 1 or config.accumulate == 1:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from drafterforge.config.catalogue import flat
+from drafterforge.config.catalogue import flat, group_values
 from drafterforge.config.compose import load_config, to_dict
 from drafterforge.config.hints import plain_value
 from drafterforge.config.overrides import typed_choices
 from drafterforge.config.progress import say
+from drafterforge.config.target import TargetConfig
 from drafterforge.errors import DrafterforgeError
 from drafterforge.targets.shape import ModelShape, find_config
 from drafterforge.training.launch import is_launched
@@ -26,6 +27,21 @@ def size_of(num_weights: int) -> str:
     return next((size for size, limit in LIMITS.items() if num_weights < 1e9 * limit), LARGEST)
 
 
+def count_weights(target: TargetConfig) -> int:
+    """Weights of a target by its config.json; 0 for the embedded one, and if there is no config of a known kind."""
+    if target.source == "wheel":  # the smallest target, whose settings are the defaults
+        return 0
+    try:
+        return ModelShape.read(find_config(target)).num_weights
+    except DrafterforgeError:
+        return 0  # `load_target` says what is wrong, or knows more kinds of models
+
+
+def size_values(target: TargetConfig, section: str) -> dict[str, Any]:
+    """The values that `size=auto` gives keys of a section for this target."""
+    return group_values(GROUP, size_of(count_weights(target))).get(section, {})
+
+
 def apply_size(name: str, config: Config, overrides: Sequence[str]) -> Config:
     """The config of a command with the settings of its target's size, except typed ones; prints what they are.
 
@@ -33,12 +49,7 @@ def apply_size(name: str, config: Config, overrides: Sequence[str]) -> Config:
     """
     if typed_choices(name, overrides).get(GROUP, AUTO) != AUTO:
         return config
-    if config.target.source == "wheel":  # the smallest target, whose settings are the defaults
-        return config
-    try:
-        num_weights = ModelShape.read(find_config(config.target)).num_weights
-    except DrafterforgeError:
-        return config  # `load_target` says what is wrong, or knows more kinds of models
+    num_weights = count_weights(config.target)
     size = size_of(num_weights)
     if size == SMALLEST:
         return config

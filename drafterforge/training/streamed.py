@@ -44,6 +44,12 @@ def open_reader(cfg: TrainDrafterConfig) -> StreamReader:
     return StreamReader(cfg.data.stream, cfg.drafter_name, cfg.data.stream_readers)
 
 
+def finish_reading(cfg: TrainDrafterConfig) -> None:
+    """Give up the configured stream, if there is one: its writer may stop."""
+    if cfg.data.stream:
+        open_reader(cfg).finish()
+
+
 def held_out_answers(cfg: TrainDrafterConfig, target: Target) -> AnswerSet:
     """The `answers` artifact of the stream's first shards: those held out, and training texts for the draft vocabulary.
 
@@ -127,7 +133,7 @@ def validation_features(cfg: TrainDrafterConfig, target: Target, answers: Answer
 
 
 def streamed(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers) -> StreamedData:
-    """Training batches of the configured stream."""
+    """Training batches of the configured stream; of a mixture, those of the drafter's domain."""
     held_out = {_prompt(answer) for split in HELD_OUT for answer in answers.rows(split)}
     return StreamedData(
         open_reader(cfg),
@@ -136,6 +142,7 @@ def streamed(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers) ->
         cfg.trainer.tokens_per_batch,
         cfg.seed,
         cfg.data.stream_epochs,
+        answers.selected_domain(cfg.domain.answers_domain),
     )
 
 
@@ -168,10 +175,14 @@ class StreamedData(IterableDataset):
         tokens_per_batch: int,
         seed: int,
         epochs: int = 1,
+        domain: str = "",
     ) -> None:
-        """held_out: prompts whose answers are left out.  epochs: times that each segment is read."""
+        """held_out: prompts whose answers are left out.  epochs: times that each segment is read.
+
+        domain: of the answers to train on, beside those that name none; empty: all.
+        """
         super().__init__()
-        self.reader, self.held_out, self.epochs = reader, held_out, epochs
+        self.reader, self.held_out, self.epochs, self.domain = reader, held_out, epochs, domain
         self.captures = ServedCaptures(reader.folder, target)
         self.tokens_per_batch, self.seed = tokens_per_batch, seed
         self.first_batch: Callable[[], int] = lambda: 0  # called when iteration starts
@@ -195,6 +206,8 @@ class StreamedData(IterableDataset):
                 rows, lambda indices, rows=rows: self._capture(rows, indices), self.tokens_per_batch, seed
             )
             plans = [plan for epoch in range(self.epochs) for plan in data.plan(epoch)]
+            if not plans:
+                self.positions[count] = Position(end)
             for number in range(position.batch, len(plans)):
                 turn = (count - first) % self.num_ranks
                 if turn == self.rank:
@@ -225,7 +238,7 @@ class StreamedData(IterableDataset):
                 break
             for path in paths:
                 if path.suffix == ".arrow":
-                    answers = [answer for answer in AnswerRows([path]) if _prompt(answer) not in self.held_out]
+                    answers = [answer for answer in AnswerRows([path]) if self._is_trained_on(answer)]
                     rows += answers
                     tokens += sum(len(answer.input_ids) for answer in answers)
                 else:
@@ -236,6 +249,9 @@ class StreamedData(IterableDataset):
             return None
         self.captures.open(files)
         return rows, number
+
+    def _is_trained_on(self, answer: Answer) -> bool:
+        return (not self.domain or answer.domain in ("", self.domain)) and _prompt(answer) not in self.held_out
 
     def _capture(self, rows: list[Answer], indices: list[int]) -> list[Any]:
         return self.captures([rows[index] for index in indices])

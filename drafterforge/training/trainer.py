@@ -62,7 +62,7 @@ def build_trainer(
     progress: StepProgress | None = None,
     checkpoint_io: SafetensorsCheckpointIO | None = None,
 ) -> Trainer:
-    """A trainer of `max_steps` optimiser steps that validates every `val_every` steps, and at least once.
+    """A trainer of `max_steps` optimiser steps that validates every `val_every` steps, and after the last one.
 
     trained: also validate before the first step; lightning skips that on resumption.
     callbacks: run before `checkpoint`, which saves their state of the same step.
@@ -79,7 +79,7 @@ def build_trainer(
         precision=precision,
         accumulate_grad_batches=accumulate,
         gradient_clip_val=config.grad_clip or None,
-        val_check_interval=min(config.val_every, config.max_steps) * accumulate,
+        val_check_interval=config.val_every * accumulate,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=-1 if trained else 0,
         log_every_n_steps=config.log_every,
@@ -139,8 +139,6 @@ def distil(
     if checkpoint.interruption.requested:  # in the last step
         checkpoint.interrupt()
     module.drafter = drafter
-    if isinstance(train, StreamedData) and ranks.rank() == 0:
-        train.reader.finish()
     if ranks.rank() == 0:
         checkpoint.load_best(module)
     return checkpoint

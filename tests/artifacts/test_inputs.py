@@ -86,8 +86,11 @@ def test_a_domain_of_given_answers_is_accepted_and_another_one_refused(tmp_path,
         typed = [f"domain={domain}", "answers=kubernetes", "name=sig", f"runs_dir={tmp_path}"]
         check_inputs(load_config(row.name, row.config, typed), row.reports)
 
-    for domain in ("kubernetes", "pods", "sql"):
+    for domain in ("kubernetes", "pods", "general"):
         check(domain)
+    expected = r"no domain named 'sql' in answers=kubernetes \(have: kubernetes, pods\)"
+    with pytest.raises(DrafterforgeError, match=expected):  # a domain of the package, which these answers lack
+        check("sql")
     with pytest.raises(
         DrafterforgeError, match="no domain named 'kubernets' in answers=kubernetes; did you mean kubern"
     ):

@@ -260,7 +260,7 @@ def prompt_with_answers(*contents: str) -> Prompt:
     return Prompt(f"id-{contents[0]}", "chat", "", messages, "a.jsonl:3")
 
 
-def test_given_answers_are_marked_without_asking_the_target(chatml, prepare):
+def test_given_answers_are_marked_without_asking_the_target(chatml, prepare, caplog):
     def never(*_):
         raise AssertionError("asked")
 
@@ -276,6 +276,10 @@ def test_given_answers_are_marked_without_asking_the_target(chatml, prepare):
     spans = [chatml.decode(row.input_ids[a:b]) for a, b in marked_spans(row.loss_mask)]
     assert spans == [f"hello{EOS}", "a long ans"] and not row.finished
     assert answers.rows("train")[1].finished
+    assert [record.getMessage() for record in caplog.records] == ["3 of 9 answers were cut at data.max_new_tokens=10"]
+    caplog.clear()
+    prepare(prompts, never, name="c", answers="given", max_new_tokens=100)
+    assert caplog.records == []
     prompts["val"].append(prompt_with_answers("only a question"))
     with pytest.raises(ArtifactError, match=r"'id-only a question' \(a.jsonl:3\) has no assistant turn"):
         prepare(prompts, never, name="b", answers="given")

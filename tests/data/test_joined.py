@@ -60,6 +60,7 @@ def test_joining_one_artifact_changes_nothing(tmp_path):
         assert list(rows) == [row for row in answers.rows(split) if row.domain == "math"]
         assert [answers.rows(split)[row] for _, row in rows.locations.tolist()] == list(rows)
         assert len(joined.rows(split, "general")) == len(answers.rows(split))
+    assert (joined.selected_domain("math"), joined.selected_domain("general")) == ("math", "")
     assert joined.digest == answers.manifest.digest and joined.manifests == [answers.manifest]
 
 

@@ -177,6 +177,33 @@ def test_a_writer_stops_waiting_once_its_readers_have_finished(tmp_path):
     writer.close(5)
 
 
+def test_a_reader_that_has_finished_stops_neither_the_writer_nor_the_other_reader(tmp_path):
+    """Four times the bound; the first reader ends early and is opened again, as by the same command."""
+    numbers = []
+
+    def read() -> None:
+        numbers.extend(read_all(StreamReader(tmp_path, "second", 2)))
+
+    write(tmp_path, range(10)).close(5)
+    StreamReader(tmp_path, "first", 2).finish()
+    StreamReader(tmp_path, "first", 2)
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    write(tmp_path, range(10, 250)).close(5)
+    finish_stream(tmp_path)
+    reading.join(10)
+    assert numbers == list(range(250)) and used_bytes(tmp_path) == 0
+
+
+def test_a_finished_reader_that_is_opened_again_needs_shards_only_once_it_reads(tmp_path):
+    write(tmp_path, range(10))
+    finish_stream(tmp_path)
+    StreamReader(tmp_path, "reader").finish()
+    again = StreamReader(tmp_path, "reader")
+    assert stream.readers_finished(tmp_path)
+    assert again.shard(again.released) is None and not stream.readers_finished(tmp_path)
+
+
 def test_the_numbers_of_a_server_follow_those_before(tmp_path):
     for _ in range(2):
         writer = writer_of(tmp_path)

@@ -168,6 +168,12 @@ def test_quickstart_again_trains_nothing_and_refuses_other_settings(quick):
     assert "trainer.lr" in quick(*QUICK, "trainer.lr=0.5").one_line()
 
 
+def test_another_domain_under_the_same_name_is_refused_before_anything_is_timed(quick):
+    done = quick(*QUICK, "domain=math")
+    assert "answers/quickstart was made with other settings" in done.one_line()
+    assert "before tuning" not in done.out and "opened the pool" not in done.err
+
+
 def test_quickstart_reads_the_users_prompts(pool):
     path = pool.folder / "mine.jsonl"
     path.write_text("\n".join(json.dumps({"prompt": f"How many rows has table {n}?"}) for n in range(12)))

@@ -111,9 +111,9 @@ def test_the_same_command_trains_nothing_again_and_other_settings_are_refused(sp
     kind = command[-1].partition("=")[2]
     assert done.code == 0 and "was trained before" in done.err
     assert f"next: drafterforge generate drafter=sql-{kind}" in done.out
-    setting = "trainer.lr=0.5" if command is LM else "answers=math"
+    setting = "trainer.lr=0.5" if command is LM else "answers=other"
     if command is STORE:
-        specialists("prepare-data", "domain=math", "experiment=smoke", "data.features=online")
+        specialists("prepare-data", "domain=sql", "name=other", "experiment=smoke", "data.num_train=9")
     assert "was made with other settings" in specialists(*command, setting).one_line()
 
 

@@ -18,8 +18,10 @@ from drafterforge.data.answers import AnswerSet
 from drafterforge.data.prompts import load_prompts
 from drafterforge.data.served import ServedAnswer
 from drafterforge.data.stream import StreamWriter, finish_stream, readers_finished, used_bytes
+from drafterforge.errors import ArtifactError
 from drafterforge.targets.answer import BatchAnswerer
 from drafterforge.targets.load import load_target
+from drafterforge.training.jobs import DrafterRun
 from tests.pipelines.conftest import Bench
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -70,6 +72,20 @@ def test_a_stream_trains_validates_and_is_emptied(bench: Bench, tmp_path):
     manifest = json.loads((bench.artifact("drafters") / "manifest.json").read_text())
     assert manifest["config"]["features"] == "streamed" and manifest["metrics"]["val_prompts"] == 4
     assert "was trained before" in bench(*TRAIN, f"data.stream={ring}").err
+
+
+def test_a_stream_is_needed_until_the_drafter_is_written(bench: Bench, tmp_path, monkeypatch):
+    def fail(*args) -> None:
+        raise ArtifactError("the disk is full")
+
+    ring = fill(tmp_path / "ring", bench.target)
+    with monkeypatch.context() as patch:
+        patch.setattr(DrafterRun, "write", fail)
+        assert "the disk is full" in bench(*TRAIN, f"data.stream={ring}").one_line()
+    assert not readers_finished(ring)
+    done = bench(*TRAIN, f"data.stream={ring}")
+    assert done.code == 0, done.err
+    assert readers_finished(ring)
 
 
 def test_traffic_of_a_server_holds_out_its_first_answers(bench: Bench, tmp_path):

@@ -17,6 +17,13 @@ def test_a_run_shorter_than_its_validation_interval_is_validated_once(tmp_path):
     assert [point["step"] for point in checkpoint.curve] == [2]
 
 
+def test_the_last_step_is_validated_and_can_be_the_best(tmp_path, accept_lengths):
+    accept_lengths[:] = [1.5, 1.25, 1.75]
+    run = Run(tmp_path, replace(SHORT, max_steps=5, val_every=2))
+    checkpoint = run()
+    assert [point["step"] for point in checkpoint.curve] == [2, 4, 5] and checkpoint.best_step == 5
+
+
 @pytest.mark.slow
 def test_stopping_and_the_best_weights_follow_the_accept_length(tmp_path, accept_lengths):
     config = replace(SHORT, max_steps=30, val_every=2, patience=2)

@@ -182,7 +182,7 @@ def test_an_expert_without_patience_stops_and_the_others_go_on(tmp_path):
     configs = [replace(CONFIGS[0], patience=1, lr=1e-9), CONFIGS[1], replace(CONFIGS[2], patience=1, lr=1e-9)]
     alone = Experts(tmp_path / "alone", configs)
     expected = alone.alone()
-    assert [checkpoint.curve[-1]["step"] for checkpoint in expected] == [3, 9, 3]
+    assert [checkpoint.curve[-1]["step"] for checkpoint in expected] == [3, 10, 3]
     experts = Experts(tmp_path / "together", configs)
     checkpoints = experts.together()
     assert_equal_runs(experts, checkpoints, (alone, expected))

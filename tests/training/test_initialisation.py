@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,10 @@ from drafterforge.config.compose import load_config
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.errors import ConfigError
 from drafterforge.training.initialisation import choose_init
-from tests.models import tiny_drafter, tiny_target
+from drafterforge.training.size import apply_size
+from tests.models import TINY, tiny_drafter, tiny_model, tiny_target
+from tests.runtime.test_mixtures_of_experts import MODELS
+from tests.training.test_size import LLAMA_8B
 
 NEW = ("warm", "full")
 
@@ -37,8 +41,9 @@ class Runs:
     def choose(self, *typed: str) -> tuple[str, str]:
         """How the drafter starts, and its tuning."""
         hf = ["target=hf", "target.model=org/tiny", "target.name=tiny", f"runs_dir={self.folder}"]
-        words = ["domain=kubernetes", "data=jsonl", "path=x.jsonl", *hf, *typed]
-        drafter = choose_init(load_config("train_drafter", TrainDrafterConfig, words), self.target).drafter
+        words = ["domain=kubernetes", "data=jsonl", "path=x.jsonl", "size=135m", *hf, *typed]
+        config = apply_size("train_drafter", load_config("train_drafter", TrainDrafterConfig, words), words)
+        drafter = choose_init(config, self.target).drafter
         return drafter.init, drafter.tuning
 
 
@@ -88,6 +93,16 @@ def test_mixtures_and_keys_of_new_weights_give_new_weights(runs, capsys, typed, 
     assert runs.choose(typed) == NEW and reason in capsys.readouterr().err
 
 
+def test_the_draft_vocabulary_of_a_large_target_s_size_is_not_typed(runs, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    runs.write("general")
+    large = [f"target.model={tmp_path}", "size=auto"]
+    assert runs.choose(*large) == ("general", "lora")
+    assert "draft_vocab_size=32000" in capsys.readouterr().err
+    assert runs.choose(*large, "drafter.draft_vocab_size=64000") == NEW
+    assert "drafter.draft_vocab_size describes them" in capsys.readouterr().err
+
+
 def test_what_does_not_fit_is_no_generalist(runs):
     runs.write("sql", domain="sql")
     runs.write("other", target_fingerprint="b" * 64)
@@ -103,6 +118,29 @@ def test_a_drafter_that_was_trained_with_new_weights_before_keeps_its_settings(r
     runs.write("general")
     assert runs.choose() == NEW and capsys.readouterr().err == ""
     assert runs.choose("overwrite=true") == ("general", "lora")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_mixture_of_experts_has_no_layer_to_start_from(runs, tmp_path, capsys, name):
+    config_class, model_class, sizes = MODELS[name]
+    runs.target.folder = tmp_path / "experts"
+    model_class(config_class(**TINY, **sizes)).save_pretrained(runs.target.folder)
+    random = ("scratch", "full")
+    assert runs.choose() == random
+    assert "they are random, because the target's last layer has no mlp.gate_proj.weight" in capsys.readouterr().err
+    for kind in ("eagle3", "block"):
+        with pytest.raises(ConfigError, match=r"has no mlp\.gate_proj\.weight, .* type drafter\.init=scratch"):
+            runs.choose(f"drafter={kind}")
+        assert runs.choose(f"drafter={kind}", "drafter.init=scratch") == random
+    runs.write("kubernetes", domain="kubernetes", init="scratch")
+    runs.write("general")
+    assert runs.choose() == random and runs.choose("overwrite=true") == ("general", "lora")
+
+
+def test_a_dense_target_has_a_layer_to_start_from(runs, tmp_path):
+    runs.target.folder = tmp_path / "dense"
+    tiny_model().save_pretrained(runs.target.folder)
+    assert runs.choose() == runs.choose("drafter=eagle3") == NEW
 
 
 def test_only_eagle3_leaves_its_start_open():

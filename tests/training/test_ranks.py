@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from drafterforge.cli import run as command_line
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import ConfigError
+from drafterforge.pipelines import train_drafter
 from drafterforge.training import launch, ranks
 from drafterforge.training.launch import Placement
 from drafterforge.training.resume import SafetensorsCheckpointIO, shift_batches
@@ -221,6 +223,18 @@ def test_devices_that_are_not_there_are_refused(no_ranks, device, message):
     with pytest.raises(ConfigError, match=message):
         launch.local_devices(config, device)
     assert launch.local_devices(config, "cpu") == 4
+
+
+def test_a_target_that_is_spread_over_gpus_has_one_process(no_ranks, capsys):
+    no_ranks.setattr(torch.cuda, "device_count", lambda: 2)
+    launched = []
+    no_ranks.setattr(command_line, "launch", lambda arguments, number: launched.append(number) or 0)
+    no_ranks.setattr(train_drafter, "run", lambda config: None)
+    typed = ["train-drafter", "domain=general", "target.device_map=auto", "trainer.accumulate=2"]
+    assert command_line.main(typed) == 0 and launched == []
+    assert command_line.main([*typed, "trainer.devices=2"]) == 2
+    assert "trainer.devices=2, but target.device_map=auto spreads one target" in capsys.readouterr().err
+    assert command_line.main([word for word in typed if "device_map" not in word]) == 0 and launched == [2]
 
 
 def test_devices_that_cannot_share_the_batches_are_refused_with_settings_that_can():

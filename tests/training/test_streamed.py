@@ -9,10 +9,13 @@ import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.config.compose import load_config
 from drafterforge.data import stream, stream_reader
 from drafterforge.data.answers import Answer
 from drafterforge.data.served import ServedAnswer, ServedCaptures
@@ -22,7 +25,7 @@ from drafterforge.drafters.eagle3.train.module import DistillModule
 from drafterforge.errors import ArtifactError, Terminated
 from drafterforge.targets.capture import FeatureCapture
 from drafterforge.training.batches import PackedData
-from drafterforge.training.streamed import StreamedData
+from drafterforge.training.streamed import StreamedData, streamed
 from drafterforge.training.trainer import distil
 from tests.models import tiny_drafter, tiny_model, tiny_target
 from tests.training.runs import SHORT, Killed
@@ -129,7 +132,8 @@ def test_a_stream_is_read_once_validated_at_its_end_and_emptied(complete, capsys
     assert sorted(complete.texts) == sorted(tuple(row.input_ids) for row in answers())
     curve = complete.checkpoint.curve
     assert 10 < curve[-1]["step"] < CONFIG.max_steps and curve[-1]["step"] not in range(0, 60, 5)
-    assert used_bytes(complete.ring) == 0 and stream.readers_finished(complete.ring)
+    assert used_bytes(complete.ring) == 0
+    assert not stream.readers_finished(complete.ring)  # until the drafter is written
 
 
 SIGNALS = [(number, lambda: signal.raise_signal(signal.SIGTERM)) for number in (4, 11)]
@@ -204,6 +208,20 @@ def test_held_out_prompts_are_not_trained_on(tmp_path, filled):
     held_out = {repr(row.input_ids[:4]).encode() for row in answers()[:10]}
     data = StreamedData(reader, FeatureCapture(tiny_target(eos_token_id=None)), held_out, 48, 0)
     assert sum(sum(batch.lengths) for batch in data) == sum(len(row.input_ids) for row in answers()[10:])
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["domain by domain", "domain last"])
+def test_only_answers_of_the_domain_are_trained_on(tmp_path, order):
+    """Shards that hold none of them are passed over, and released."""
+    domains = ["sql"] * 15 + [""] * 5 + ["math"] * 20
+    rows = [replace(row, domain=name) for row, name in zip(answers(), domains, strict=True)]
+    ring = fill(tmp_path / "ring", rows[::order], 640_000, flush_s=1.0)
+    typed = ["domain=sql", f"data.stream={ring}", "trainer.tokens_per_batch=48"]
+    held_out = SimpleNamespace(rows=lambda split: [], selected_domain=lambda domain: domain)
+    config = load_config("train_drafter", TrainDrafterConfig, typed)
+    data = streamed(config, tiny_target(eos_token_id=None), held_out)
+    assert sum(sum(batch.lengths) for batch in data) == sum(len(row.input_ids) for row in rows[:20])
+    assert data.position(10**6).first == StreamRecord.read(ring).shards
 
 
 def test_features_of_a_stream_are_those_that_the_trainer_computes(tmp_path, filled):

@@ -121,8 +121,8 @@ class StreamConnector(ExampleHiddenStatesConnector):
     def _write(self, entry: FinishedRequest) -> None:
         answer, features, outputs = entry.answer, None, None
         if answer.split != "test":  # its text alone is needed
-            rows = self._rows(entry.blocks, len(answer.input_ids) - 1)  # [C, 4, H]
-            features, outputs = rows[:, :3].flatten(1), rows[:, 3]
+            rows = self._rows(entry.blocks, len(answer.input_ids) - 1)  # [C, taps + 1, H]
+            features, outputs = rows[:, :-1].flatten(1), rows[:, -1]
         self.writer.add(entry.number, ServedAnswer(answer, features, outputs=outputs))
 
     def _rows(self, blocks: Sequence[int], count: int) -> torch.Tensor:
