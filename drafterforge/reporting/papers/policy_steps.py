@@ -148,7 +148,7 @@ TIMED_STEPS = (
     Step(
         "ltd",
         CLOCK,
-        61,
+        115,
         (
             _train("ltd", "ltd", WELL_DECODED, seeds=SEEDS),
             _train("ltd", "marginal", REPLAYED, policy="marginal"),
