@@ -42,8 +42,8 @@ def test_a_resumed_run_continues_its_counts(tmp_path):
 
     full, first, second = clock(), clock(), clock()
     run_with_callbacks(Run(tmp_path / "full"), full)
-    assert [point["step"] for point in full.points] == [3, 6, 9]
-    assert [point["seconds"] for point in full.points] == [1, 2, 3]
+    assert [point["step"] for point in full.points] == [3, 6, 9, 10]
+    assert [point["seconds"] for point in full.points] == [1, 2, 3, 4]
     run = Run(tmp_path / "killed")
     with pytest.raises(Killed):
         run_with_callbacks(run, first, kill_at=9)  # after the first validation
