@@ -120,8 +120,8 @@ def roll_back(cfg: Config) -> None:
         return record.with_state(joined[-1].replaces, JOINED) if may_return(joined[-1].replaces) else record
 
     def may_return(name: str) -> bool:
-        folder = artifact_dir(cfg.runs_dir, cfg.target.folder_name, "drafters", name)
-        return bool(name) and (folder / MANIFEST).exists()
+        path = [cfg.runs_dir, cfg.target.folder_name, "drafters", name]
+        return bool(name) and (artifact_dir(*path) / MANIFEST).exists()
 
     drafters = update_record(cfg.traffic_dir, change).drafters
     print(f"{left[0].name} left; {left[0].kind} is drafted by {drafters.get(left[0].kind, 'the drafters before')}")

@@ -22,7 +22,7 @@ def find_devices(planned: PlannedCommand, device: torch.device, room: Room) -> D
         return Devices(host=host, memory=room.memory)
     local = cfg.trainer.devices or 1
     if planned.is_here:  # refuses what the command would
-        local = max(local, local_devices(cfg.trainer, cfg.target.device))
+        local = max(local, local_devices(cfg.trainer, cfg.target.device, cfg.target.device_map))
     return Devices(local, local * (cfg.trainer.num_nodes or 1), host, room.memory)
 
 
