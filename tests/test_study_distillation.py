@@ -256,7 +256,7 @@ def test_the_best_length_so_far_counts_from_the_first_validation_on(scripts):
 
 def test_the_page_shows_the_numbers_of_its_report(page):
     text = page(report_of(CURVES))
-    assert "`train them` measured on 2001-02-03" in text
+    assert "`train them` measured until 2001-02-03" in text
     assert "| 1 step | 20 | 3,000 | 1.0 | 2.0 | 100 | 1.800 | -0.400 | 1.800 | 50%, 12% | 87.5% | 2.5 | 7 |" in text
     assert "| 2 steps | 30 | 6,000 | 2.0 | 4.0 | 100 | 2.200 |  | 1.500 | 50%, 12% | 87.5% | 2.5 | 7 |" in text
     assert (

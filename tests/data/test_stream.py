@@ -189,9 +189,13 @@ def test_a_reader_that_has_finished_stops_neither_the_writer_nor_the_other_reade
     StreamReader(tmp_path, "first", 2)
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
-    write(tmp_path, range(10, 250)).close(5)
+    writer = write(tmp_path, range(10, 250))
+    until = time.monotonic() + 30
+    while writer.pending_bytes and time.monotonic() < until:  # closing writes only as far as there is room
+        time.sleep(0.01)
+    writer.close(5)
     finish_stream(tmp_path)
-    reading.join(10)
+    reading.join(30)
     assert numbers == list(range(250)) and used_bytes(tmp_path) == 0
 
 

@@ -84,6 +84,6 @@ def test_mistakes_are_one_line(bigram_bench):
     assert "did you mean drafter.smoothing?" in message
     assert bigram_bench(*TRAIN, "data.num_train=4").code == 0
     assert (
-        "is a bigram drafter; only EAGLE-3 and block drafters"
+        "is a bigram drafter, which format=vllm cannot hold; no format for other programs holds such drafters"
         in bigram_bench("export", "format=vllm", "drafter=sql-bigram").one_line()
     )
