@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,12 +15,10 @@ from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.cli import COMMANDS
 from drafterforge.config import catalogue
-from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.compose import load_config, to_dict, to_yaml
 from drafterforge.config.data import POOL_DOMAINS, DomainConfig
 from drafterforge.config.drafter import DRAFTERS, DrafterConfig, register_drafter
 from drafterforge.config.fields import setting
-from drafterforge.config.hints import typed_settings
 from drafterforge.config.renamed import with_present_keys
 from drafterforge.config.variants import narrow, variants_of
 from drafterforge.drafters.eagle3.train.job import recorded_config
@@ -404,10 +401,3 @@ def test_recorded_settings_have_the_present_names_of_keys_and_values():
     recorded = {"data": {"source": "served", "path": "served"}, "traces": {"told_top_k": 4}, "pool": {"every": 1}}
     present = {"data": {"source": "recorded", "path": "served"}, "traces": {"score_top_k": 4}, "pool": {}}
     assert with_present_keys(recorded) == present
-
-
-def test_the_settings_that_an_evaluation_is_typed_with_again():
-    typed = ["suite=papers", "suite.questions=Q", "pool.drafters=[general,sql]", "runtime.depth=4", "seed=3"]
-    cfg = load_config("eval", EvaluateConfig, typed)
-    assert shlex.split(typed_settings(cfg)) == typed
-    assert typed_settings(load_config("eval", EvaluateConfig, [])) == "suite=mixed"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drafterforge.cli import COMMANDS, main
-from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.config.commands import EvaluateConfig, TrainDrafterConfig
 from drafterforge.config.compose import load_config
 from drafterforge.config.hints import (
     command_for,
@@ -18,6 +18,7 @@ from drafterforge.config.hints import (
     command_for_router,
     complete_commands,
     target_flags,
+    typed_settings,
 )
 from drafterforge.errors import ArtifactError
 from drafterforge.pipelines import plan
@@ -112,3 +113,10 @@ def test_errors_suggest_commands_in_backticks_and_leave_the_target_out():
             if isinstance(node, ast.Raise) and node.exc:
                 source = ast.unparse(node.exc)
                 assert not command.search(source) and "flags(" not in source, f"{path.name}:{node.lineno}"
+
+
+def test_the_settings_that_an_evaluation_is_typed_with_again():
+    typed = ["suite=papers", "suite.questions=Q", "pool.drafters=[general,sql]", "runtime.depth=4", "seed=3"]
+    cfg = load_config("eval", EvaluateConfig, typed)
+    assert shlex.split(typed_settings(cfg)) == typed
+    assert typed_settings(load_config("eval", EvaluateConfig, [])) == "suite=mixed"

@@ -125,8 +125,10 @@ def delete_texts(traffic: Path, runs_dir: str, target: str) -> None:
         return
     with suppress(ConfigError):
         lock = lock_learner(traffic)
-        delete_learned(runs_dir, target, [name], TEXTS)
-        os.close(lock)
+        try:
+            delete_learned(runs_dir, target, [name], TEXTS)
+        finally:
+            os.close(lock)
 
 
 def delete_learned(

@@ -75,11 +75,11 @@ def find_mismatches(
     return mismatches
 
 
-class Settled:
-    """Counts answers that differ from plain decoding in the same numerics.
+class PlainComparison:
+    """Compares answers with plain decoding in the same numerics.
 
-    They are compared with plain decoding in the fast numerics, which was timed.  Where they differ and their numerics
-    are others, the prompt is decoded plainly in these.
+    An answer equal to the timed one, which is plain decoding in the fast numerics, is right.  Any other answer in
+    other numerics is compared with plain decoding in these, which is run for it.
     """
 
     def __init__(self, target: Target, numerics: str, max_new_tokens: int) -> None:

@@ -15,7 +15,7 @@ from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.hints import command_for_policy
 from drafterforge.config.progress import bar
 from drafterforge.evaluation.calibration import require_cycles_to_calibrate
-from drafterforge.evaluation.lossless import Settled
+from drafterforge.evaluation.lossless import PlainComparison
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.rows import build_row, speedup_interval, timed_pairs, tokens_per_s
 from drafterforge.evaluation.statistics import bootstrap_mean_ratio, mean_and_spread
@@ -134,7 +134,7 @@ def decode_held_out(
     with bar("decoding held-out answers", count * len(methods)) as progress:
         draws = samplings(cfg.traces.temperature, cfg.seed, count)
         answers = generate_in_turns(methods, prompts, cfg.traces.max_new_tokens, progress.advance, draws)
-    static, settled = schedules["best static"].name, Settled(target, numerics, cfg.traces.max_new_tokens)
+    static, settled = schedules["best static"].name, PlainComparison(target, numerics, cfg.traces.max_new_tokens)
     rows = []
     for method in methods:
         compared = zip(answers[method.name], answers[AUTOREGRESSIVE], draws, strict=True)

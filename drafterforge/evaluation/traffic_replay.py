@@ -22,7 +22,7 @@ from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.data.stream import StreamRecord
 from drafterforge.drafters.retrieval.model import Retrieval, RetrievalSpec
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.lossless import Settled
+from drafterforge.evaluation.lossless import PlainComparison
 from drafterforge.evaluation.methods import Method, rotate
 from drafterforge.evaluation.rows import build_row, tokens_per_s
 from drafterforge.runtime.answer_log import AnswerLog
@@ -161,7 +161,7 @@ class TrafficReplay:
                 )
             if not cfg.retrieval:
                 draft_alone(self.engines[name].drafter)
-        self.settled = Settled(target, self.engines[plain].numerics, cfg.max_new_tokens)
+        self.settled = PlainComparison(target, self.engines[plain].numerics, cfg.max_new_tokens)
         self.recorded = learning[-1]  # the engine whose answers are learned from
         self.log = AnswerLog(cfg.learn, cfg.traffic_dir, target)
         if self.log.memory is not None and cfg.retrieval:

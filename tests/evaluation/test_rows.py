@@ -11,7 +11,7 @@ from rich.console import Console
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.evaluation.lossless import (
-    Settled,
+    PlainComparison,
     count_mismatches,
     find_mismatches,
     first_difference,
@@ -245,8 +245,8 @@ def test_an_answer_in_other_numerics_is_compared_with_plain_decoding_in_these(me
     _, result, target = measured
     expected = result[AUTOREGRESSIVE][0]
     (changed,) = answers_with([expected], 0, 1)
-    assert Settled(target, "fast", 12).differs(changed, expected)
-    settled = Settled(target, "invariant", 12)
+    assert PlainComparison(target, "fast", 12).differs(changed, expected)
+    settled = PlainComparison(target, "invariant", 12)
     assert settled.differs(changed, expected) and not settled.differs(expected, changed)
 
 
