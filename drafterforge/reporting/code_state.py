@@ -14,7 +14,15 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-PARTS = {  # name -> files below the package
+PARTS = {  # name -> files below the package; a file belongs to the first part that names it
+    "auto": (  # of `drafter=auto`, which no other way of decoding runs
+        "runtime/arm_states.py",
+        "runtime/arms.py",
+        "runtime/auto_proposer.py",
+        "runtime/averages.py",
+        "runtime/verify_costs.py",
+        "runtime/worth*.py",
+    ),
     "drafters": ("drafters/**/*.py",),
     "kernels": ("kernels/*.py", "kernels/*.c", "kernels/*.h"),
     "policy training": ("training/planner.py", "training/policies.py", "training/ppo*.py"),
@@ -37,11 +45,17 @@ def code_state(package: Path = PACKAGE) -> dict[str, str]:
 
 @cache
 def _code_state(package: Path) -> Mapping[str, str]:
-    return {name: _hash(package, patterns) for name, patterns in PARTS.items()}
+    assigned: set[Path] = set()
+    states = {}
+    for name, patterns in PARTS.items():
+        paths = {path for pattern in patterns for path in package.glob(pattern)} - assigned
+        assigned |= paths
+        states[name] = _hash(package, sorted(paths))
+    return states
 
 
 def parts_behind(*, live: bool, selector: str, schedule: str) -> list[str]:
-    """The parts of the code that decide the figures of a row."""
+    """The parts of the code that decide the figures of a row of any method but `drafter=auto`."""
     parts = list(LIVE if live else REPLAYED)
     parts += ["selectors"] if selector not in (*CHOOSERS, "router") else []
     parts += ["router"] if selector == "router" else []
@@ -54,9 +68,9 @@ def changed_parts(measured: Mapping[str, str], present: Mapping[str, str], parts
     return [name for name in parts if measured.get(name) != present[name]]
 
 
-def _hash(package: Path, patterns: Sequence[str]) -> str:
+def _hash(package: Path, paths: Sequence[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted({path for pattern in patterns for path in package.glob(pattern)}):
+    for path in paths:
         text = path.read_text(encoding="utf-8")
         digest.update(path.relative_to(package).as_posix().encode() + b"\n")
         digest.update((statements(text) if path.suffix == ".py" else text).encode())
