@@ -195,8 +195,16 @@ class ArmStates:
         """Number of a drafter's proposals that count as hits."""
         return self.pool.shape_of(name, self.shape).top_k
 
+    def in_order(self, name: str, rows: list[int]) -> list[int]:
+        """Rows in the order in which a drafter woke in them, and then those in which it sleeps."""
+        awake = self.arms[name].rows
+        return sorted(rows, key=lambda row: awake.index(text) if (text := self.texts[row]) in awake else len(awake))
+
     def draft(self, name: str, rows: list[int], root: Tensor, shape: TreeShape, limits: CycleLimits) -> Tree:
-        """Trees of a drafter below the roots [B'] of some rows, in which it is awake."""
+        """Trees of a drafter below the roots [B'] of some rows, in which it is awake.
+
+        rows: as `in_order` gives them, because a group drafts for all of its rows in the group's order.
+        """
         arm = self.arms[name]
 
         def draft(

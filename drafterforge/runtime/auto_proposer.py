@@ -41,8 +41,16 @@ class AutoRow:
     neural_share: Mean = field(default_factory=lambda: Mean(1.0, 4.0, SHARE_HORIZON))
     shape: TreeShape = ROOT_ALONE
     limit: int = 0  # levels whose tokens could belong to the answer
-    tokens: int = 0  # of the answer
+    tokens: int = 1  # of the answer; the prompt's pass gives the first
     waking: WakingRow | None = None
+
+
+def reordered(tree: Tree, rows: Sequence[int]) -> Tree:
+    """A tree with its rows in this order."""
+    expected, proposals = (
+        [values[row] for row in rows] if values else values for values in (tree.expected, tree.proposals)
+    )
+    return Tree(tree.tokens[rows], tree.parents[rows], tree.levels[rows], expected, proposals)
 
 
 class TimedReader(PromptReader):
@@ -167,7 +175,12 @@ class AutoProposer(Proposer):
         alike: dict[tuple[str, TreeShape], list[int]] = {}
         for index, row in enumerate(self.rows):
             alike.setdefault((row.arms.incumbent, row.shape), []).append(index)
-        parts = [(rows, self._draft(name, rows, shape, record)) for (name, shape), rows in alike.items()]
+        parts = []
+        for (name, shape), rows in alike.items():
+            ordered = self.states.in_order(name, rows)
+            parts.append((ordered, self._draft(name, ordered, shape, record)))
+        if len(parts) == 1 and ordered != rows:
+            return reordered(tree := parts[0][1], [ordered.index(row) for row in range(len(tree.tokens))])
         return join_trees(parts, len(self.rows))
 
     def _draft(self, name: str, rows: list[int], shape: TreeShape, record: CycleRecord) -> Tree:
@@ -187,8 +200,7 @@ class AutoProposer(Proposer):
     def refresh(self, record: CycleRecord) -> None:
         """Keep the committed tokens for the drafters to read, and let waking drafters read a chunk."""
         self.states.commit(*record.committed(), record.counts)
-        for row, count in zip(self.rows, record.counts, strict=True):
-            row.tokens += count
+        for row in self.rows:
             if row.waking is not None:
                 self._advance(row)
 
@@ -217,7 +229,8 @@ class AutoProposer(Proposer):
         """Learn from a finished cycle and the seconds of its steps."""
         began = time.perf_counter()
         self.worth.learn([row.worth for row in self.planned], record, self.limits)
-        for row in self.planned:
+        for row, emitted in zip(self.planned, record.emitted, strict=True):
+            row.tokens += len(emitted)
             if row.worth.drafts and row.is_awake:
                 row.neural_share.add(float(row.worth.uses_neural))
         record.charge("select", began)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
+from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
@@ -84,6 +87,46 @@ def test_changing_drafters_never_changes_the_text(target, pool, max_batch, sampl
         answers = engine.generate(PROMPTS, 40, sampling)
         assert [answer.tokens for answer in answers] == expected
     assert set(used) == {"first", "second", "other"}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+@pytest.mark.parametrize("drafting", [(0, 1, 2), (0, 2)])
+def test_trees_do_not_depend_on_the_order_in_which_a_drafter_wakes(target, monkeypatch, order, drafting):
+    torch.manual_seed(3)
+    fused = {name: FusedDrafter(tiny_drafter(target, 40), target.backbone.embedding) for name in ("first", "second")}
+    worth = new_worth()
+    proposer = AutoProposer(Pool(fused, "static", worth=worth), SHAPE)
+    monkeypatch.setattr(worth, "limits", lambda *_: SimpleNamespace(seconds=0.0))
+    texts = [torch.tensor(prompt) for prompt in PROMPTS[::2] + PROMPTS[3:]]
+    for text in texts:
+        features = target.forward(text[None, :-1], torch.arange(len(text) - 1)[None], None)[1][0]
+        proposer.admit(text, features)
+    for index in order:
+        text = proposer.rows[index].text
+        assert proposer.states.advance(proposer.states.wake("second"), text, text.length)
+    for index in drafting:
+        proposer.rows[index].arms.incumbent, proposer.rows[index].shape = "second", SHAPE
+    record = CycleRecord(torch.stack([text[-1] for text in texts]), [9] * 3, SHAPE)
+    tree = proposer.draft(record)
+    group = proposer.pool.group(["second"])
+    for index in drafting:
+        text = proposer.rows[index].text
+        group.admit(*text.upto(text.length))
+        expected = group.draft(0, [0], record.root[index : index + 1], SHAPE)
+        group.keep([])
+        count = expected.tokens.shape[1]
+        assert tree.tokens[index, :count].tolist() == expected.tokens[0].tolist()
+        assert tree.parents[index, :count].tolist() == expected.parents[0].tolist()
+
+
+def test_the_tokens_of_all_answers_are_counted(target, pool):
+    counts = []
+    pool.worth.arms.answer_tokens.add = counts.append
+    for prompt, length in ((PROMPTS[0], 2), (PROMPTS[1], 9)):
+        (answer,) = Engine(target, pool, SHAPE).generate([prompt], length)
+        assert counts.pop() == len(answer.tokens)
+    answers = Engine(target, pool, SHAPE, max_batch=4).generate(PROMPTS, 17)
+    assert sorted(counts) == sorted(len(answer.tokens) for answer in answers)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
