@@ -64,7 +64,7 @@ def user_settings(environ: Mapping[str, str]) -> str:
 def openmp_is_loaded() -> bool:
     """Whether this process has loaded GNU's OpenMP library, through torch or otherwise."""
     try:
-        return "/libgomp.so" in Path("/proc/self/maps").read_text()
+        return b"/libgomp.so" in Path("/proc/self/maps").read_bytes()
     except OSError:
         return "torch" in sys.modules
 

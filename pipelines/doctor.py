@@ -6,7 +6,6 @@ import importlib.metadata
 import platform
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from drafterforge import __version__
@@ -14,6 +13,7 @@ from drafterforge.artifacts.bundles import list_bundles
 from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import list_artifacts
 from drafterforge.config.commands import DoctorConfig
+from drafterforge.config.progress import SafeConsole
 from drafterforge.errors import ArtifactError
 from drafterforge.evaluation.load_warning import current_warning
 from drafterforge.kernels.dispatch import describe_kernels
@@ -33,7 +33,7 @@ def run(cfg: Config) -> None:
     )  # fold: long paths stay whole
     for name, value in checks(cfg):
         table.add_row(name, value)
-    Console(highlight=False, soft_wrap=True).print(table)
+    SafeConsole(highlight=False, markup=False, emoji=False, soft_wrap=True).print(table)
 
 
 def checks(cfg: Config) -> list[tuple[str, str]]:
@@ -68,9 +68,11 @@ def _target_state(cfg: Config) -> str:
             )
             return f"{folder} {plan} when first used"
     else:
+        if not cfg.target.model:
+            return "target.model is empty; type target.model=FOLDER_OR_HUB_ID"
         folder = Path(cfg.target.model).expanduser()
         if not folder.is_dir():
-            return f"{cfg.target.model or 'target.model is empty'}; looked up on the hub when first used"
+            return f"{cfg.target.model}; looked up on the hub when first used"
         if not (folder / "config.json").is_file():
             return f"{folder} holds no config.json"
         try:

@@ -7,9 +7,9 @@ from itertools import groupby
 
 from drafterforge.assembly.checks import NO_PROMPT
 from drafterforge.assembly.engines import open_engine
-from drafterforge.config.progress import console
+from drafterforge.config.progress import console, say
 from drafterforge.config.serving import GenerateConfig
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import TextStream
@@ -22,13 +22,13 @@ def run(cfg: Config) -> str:
     """Stream the answer to stdout, and a summary to stderr."""
     if not cfg.prompt and sys.stdin.isatty():
         console.print("type the prompt, then Ctrl-D", markup=False)
-    prompt = cfg.prompt or sys.stdin.read().rstrip("\n")
+    try:
+        prompt = cfg.prompt or sys.stdin.read().replace("\r\n", "\n").rstrip("\n")
+        prompt.encode()
+    except UnicodeError:
+        raise ConfigError("the prompt on standard input is not UTF-8; convert it, for example with iconv") from None
     if not prompt.strip():
         raise ConfigError(NO_PROMPT)
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:
-        raise ConfigError("the prompt on standard input is not UTF-8; convert it, for example with iconv") from None
     filters = {name: getattr(cfg, name) for name in ("top_k", "top_p", "min_p", "repetition_penalty")}
     sampling = Sampling(temperature=cfg.temperature, seed=cfg.seed, **filters)
     engine, _ = open_engine(cfg)
@@ -40,7 +40,10 @@ def run(cfg: Config) -> str:
         printer.show(answer)
     print(flush=True)
     console.print(summary(answer), soft_wrap=True, markup=False)
-    engine.save_state()
+    try:
+        engine.save_state()
+    except (DrafterforgeError, OSError) as error:
+        say(f"warning: what was learned about the drafters is lost: {error}")
     return answer.text
 
 

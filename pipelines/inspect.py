@@ -10,7 +10,7 @@ from rich.table import Table
 
 from drafterforge.artifacts.folder import open_artifact, restore_interrupted
 from drafterforge.artifacts.locate import folders_named
-from drafterforge.artifacts.manifest import Manifest
+from drafterforge.artifacts.manifest import PARENT_KEYS, Manifest, is_entry
 from drafterforge.assembly.bundles import check_bundle, locate
 from drafterforge.bundle.card import how, summary
 from drafterforge.bundle.record import BUNDLE, BundleRecord
@@ -44,7 +44,7 @@ def run(cfg: Config) -> Manifest | BundleRecord:
     table.add_row("created", f"{manifest.created} by drafterforge {manifest.drafterforge_version}")
     for parent in manifest.parents:
         table.add_row("parent", f"{parent['kind']} {parent['name']} ({parent['sha256'][:12]})")
-    if origin := manifest.config.get("origin"):
+    if is_entry(origin := manifest.config.get("origin"), PARENT_KEYS):
         table.add_row("trained further from", f"{origin['kind']} {origin['name']} ({origin['sha256'][:12]})")
     for name, file in manifest.files.items():
         table.add_row(name, f"{file['bytes']:,} bytes")

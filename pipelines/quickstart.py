@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge import __version__
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.assembly.pools import pool_names, retrieval_for
@@ -104,17 +103,14 @@ def run(cfg: Config) -> Path:
         parents=[*(runs.manifest(name) for name in alone), *answers.manifests],
         measurements=results.measurements,
     )
-    copy = Path(cfg.runs_dir) / "quickstart" / "report.json"
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    save_json_atomic(copy, report)
     drop_staging(path)
     print_table(report, table_console())
     print(drafter_verdict(report, cfg.name))
     print_noise(report)
     typed = f"bundle={cfg.name}{target_flags(cfg)}"
-    print(f'wrote {file} and {copy} after {clock.total / 60:.1f} min; next: drafterforge generate {typed} prompt="..."')
+    print(f'wrote {file} after {clock.total / 60:.1f} min; next: drafterforge generate {typed} prompt="..."')
     require_lossless(report, file)
-    return copy
+    return file
 
 
 def settings(cfg: Config) -> dict[str, Any]:

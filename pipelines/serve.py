@@ -8,7 +8,7 @@ import os
 from drafterforge.assembly.engines import open_engine
 from drafterforge.config.progress import bar, say
 from drafterforge.config.serving import API_KEY, ServeConfig
-from drafterforge.errors import ConfigError
+from drafterforge.errors import CheckFailedError, ConfigError
 
 Config = ServeConfig
 EXTRA = ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client")
@@ -45,4 +45,6 @@ def run(cfg: Config) -> None:
             ready=lambda: say(f"{model} answers at {url}/v1, figures at {url}/metrics; Ctrl-C ends"),
         )
         server.run([sock])
+    if server.worker.dead:
+        raise CheckFailedError("decoding has ended with the error above, and the server with it")
     say("the server has stopped")

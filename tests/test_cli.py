@@ -385,6 +385,30 @@ def test_a_file_in_the_place_of_a_folder_is_one_line(pipeline, capsys):
     assert _one_line(capsys, *TRAIN) == "drafterforge: Not a directory: cache/targets; type another path"
 
 
+def test_a_current_folder_that_was_deleted_is_one_line(pipeline, capsys):
+    pipeline.error = FileNotFoundError(errno.ENOENT, "No such file or directory")
+    assert "the current folder does not exist any more" in _one_line(capsys, *TRAIN)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_no_error(closed):
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m drafterforge --help {closed}"], capture_output=True)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr
+
+
+def test_characters_that_the_terminal_lacks_are_question_marks():
+    code = "import sys; from drafterforge.cli.run import main; main(['--version']); print('caf\u00e9')"
+    environ = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True)
+    assert done.stdout.endswith(b"caf?\n")
+
+
+def test_help_may_come_before_the_command(capsys):
+    assert main(["help", "serve"]) == 0
+    before = capsys.readouterr().out
+    assert main(["serve", "--help"]) == 0 and capsys.readouterr().out == before
+
+
 def test_a_bug_keeps_its_traceback(pipeline):
     pipeline.error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):

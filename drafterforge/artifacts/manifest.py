@@ -33,6 +33,7 @@ _TYPES = {
     "created": str,
     "drafterforge_version": str,
 }
+PARENT_KEYS = {"kind": str, "name": str, "sha256": str}  # of an entry of `parents`
 HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{56}\b")  # a sha256; messages keep its first 8 digits
 
 
@@ -144,24 +145,28 @@ class Manifest:
             if not isinstance(content[key], kind):
                 raise ArtifactError(_damaged(path, f"{key} is not of type {kind.__name__}"))
         for name, entry in content["files"].items():
-            if not _is_entry(entry, {"sha256": str, "bytes": int}):
+            if not is_entry(entry, {"sha256": str, "bytes": int}):
                 raise ArtifactError(
                     _damaged(path, f"files.{shorten(name)} must have a text sha256 and a number of bytes")
                 )
             if PurePosixPath(name).is_absolute() or not {"", ".", ".."}.isdisjoint(name.split("/")) or "\0" in name:
                 raise ArtifactError(_damaged(path, f"{quote(name)} is no path inside the folder"))
         for entry in content["parents"]:
-            if not _is_entry(entry, {"kind": str, "name": str, "sha256": str}):
+            if not is_entry(entry, PARENT_KEYS):
                 raise ArtifactError(
                     _damaged(path, "each of its parents must have a kind, a name and a sha256, as text")
                 )
         manifest = cls(**content)
-        if manifest.digest != digest:
+        try:
+            is_intact = manifest.digest == digest
+        except RecursionError as error:
+            raise ArtifactError(_damaged(path, "it is nested too deeply")) from error
+        if not is_intact:
             raise ArtifactError(_damaged(path, "its content does not match its digest"))
         return manifest
 
 
-def _is_entry(value: Any, keys: Mapping[str, type]) -> bool:
+def is_entry(value: Any, keys: Mapping[str, type]) -> bool:
     """Whether a value is an object with exactly these keys, of these types."""
     return isinstance(value, dict) and value.keys() == keys.keys() and all(type(value[k]) is keys[k] for k in keys)
 

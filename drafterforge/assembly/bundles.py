@@ -64,7 +64,7 @@ def open_bundle(
 
     target: a folder or hub id, a configuration, or a loaded target; None: the target that the bundle names.
     drafter: decode with this drafter or hybrid only, without a selector or scheduler; `pool`: with all drafters;
-        `auto`: with the settings given to `export`; without any, as `auto_engine` decides.
+        `auto`: with the settings given to `export`; without any, as `auto_engine` decides; empty: plain decoding.
     selector, scheduler: replace the bundle's defaults; scheduler="" means none.
     runtime: static tree and numerics; fields that are None or `auto` are taken from the bundle.
     carry: see `auto_engine`.
@@ -75,7 +75,7 @@ def open_bundle(
         defaults = record.defaults
         check_options(defaults.selector_name, defaults.options)
         single = drafter not in (AUTO, POOL)
-        for name in parts_of([drafter] if single else defaults.drafters):
+        for name in parts_of(([drafter] if drafter else []) if single else defaults.drafters):
             drafter_source(folder, record, name)  # report a wrong name before the target is loaded
         if not isinstance(target, Target):
             target = load_target(target_config(record.target, target, device, dtype))

@@ -123,9 +123,15 @@ def check_bundle_settings(cfg: GenerateConfig | ServeConfig) -> None:
             "a bundle fixes pool.drafters, pool.router and pool.options; with bundle= give pool.selector or "
             "pool.scheduler only, or export another bundle"
         )
-    if cfg.drafter not in ("", AUTO, POOL):
+    if cfg.target.source == "wheel" and (cfg.target.forward != "auto" or cfg.target.taps):
+        raise ConfigError(
+            "a bundle says how its target is loaded; leave out target.forward= and target.taps=, or type target=hf "
+            "target.model=FOLDER_OR_HUB_ID too"
+        )
+    single = cfg.drafter not in (AUTO, POOL)
+    if single:
         check_single_drafter(pool, cfg.drafter)
-    if pool.scheduler and cfg.drafter not in ("", AUTO, POOL):
+    if pool.scheduler and single:
         raise ConfigError(
             f"drafter={cfg.drafter} of a bundle decodes without a scheduler, got pool.scheduler={pool.scheduler}; "
             "leave one of them out"

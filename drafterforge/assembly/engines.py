@@ -63,7 +63,7 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
     engine = open_bundle(
         folder,
         target=cfg.target if cfg.target.source == "hf" else None,
-        drafter=cfg.drafter or AUTO,
+        drafter=cfg.drafter,
         selector=pool.selector or None,
         scheduler=pool.scheduler or None,
         device=cfg.target.device,
@@ -73,6 +73,6 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
         carry=True,
     )
     record = read_record(folder)
-    if cfg.drafter in ("", AUTO) and not (pool.scheduler or pool.selector) and record.defaults.automatic:
+    if cfg.drafter == AUTO and not (pool.scheduler or pool.selector) and record.defaults.automatic:
         say_choice(default_drafters(BundleFolder(folder, record, engine.target)), engine.target)
     return engine, record.name

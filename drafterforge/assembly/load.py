@@ -90,7 +90,8 @@ def open(
             `runs_dir`.
         target: a hub id, a folder, a `TargetConfig` or a loaded target, instead of the location that the bundle names.
         drafter: the name of one drafter of the bundle, a hybrid of two, or `pool` for all of them and a selector.
-            `auto` decodes with the settings given to `export`; without any, as `auto` of `load`.
+            `auto` decodes with the settings given to `export`; without any, as `auto` of `load`. None decodes without
+            a drafter.
         selector: what picks the drafter of a cycle in a pool; None: as the bundle says.
         scheduler: a policy of the bundle that chooses trees, "" for none; None: as the bundle says.
         runtime: tree shape and numerics; fields that are None or `auto` are taken from the bundle.
@@ -103,7 +104,7 @@ def open(
         DrafterforgeError: with a one-line message, if the bundle is damaged or was made for another target.
     """
     warn_if_too_late()
-    target, drafter = str(target) if isinstance(target, Path) else target, drafter or AUTO
+    target, drafter = str(target) if isinstance(target, Path) else target, drafter or ""
     runs_dir = os.path.expanduser(runs_dir)
     folder = locate(bundle if isinstance(bundle, Path) else bundle_path(bundle, target, runs_dir))
     engine = open_bundle(

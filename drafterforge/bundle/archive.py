@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from drafterforge.artifacts.atomic import atomic_file, file_sha256, report_write_errors
+from drafterforge.artifacts.atomic import atomic_file, file_sha256, full_disk, report_write_errors
 from drafterforge.artifacts.folder import write_folder
 from drafterforge.artifacts.json_input import MAX_BYTES
 from drafterforge.bundle.files import check_files, check_name
@@ -94,6 +94,8 @@ def unpack(path: Path, to: Path) -> BundleRecord:
             for member in entries:
                 _extract(file, member, record, to, path)
     except (tarfile.TarError, OSError, ValueError) as error:
+        if full_disk(error):
+            raise
         raise ArtifactError(f"{path} cannot be unpacked ({shorten(error)}); get the bundle again") from None
     check_files(to, record)
     return record

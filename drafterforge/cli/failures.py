@@ -50,6 +50,8 @@ def message_line(error: BaseException, writing: str | None, resumes: bool) -> st
         return f"{error.strerror}: {error.filename or writing}"
     if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):
         return f"{error.strerror}: {shorten(error.filename)}; type another path"
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        return "the current folder does not exist any more; change to another one"
     if isinstance(error, RuntimeError) and str(error) == NO_HOME:
         return "a path begins with ~ and no user of this machine; type it without ~"
     # Libraries that call our code raise their own error `from` ours.

@@ -13,8 +13,6 @@ from drafterforge.config.several import SEVERAL
 from drafterforge.config.variants import variants_of
 
 HELP = {"-h", "--help", "help"}
-
-
 USAGE = {"inspect": "PATH ", "plan": "COMMAND [its groups and keys ...] ", "learn": "ACTION [LOG.jsonl] "}
 
 
@@ -36,9 +34,7 @@ def overview() -> str:
 
 def command_help(name: str, command: Command, overrides: Sequence[str]) -> str:
     """The groups and keys of a command, as the overrides typed beside `--help` narrow them."""
-    usage = {"inspect": "PATH ", "plan": "COMMAND [its groups and keys ...] ", "learn": "ACTION [LOG.jsonl] "}.get(
-        name, ""
-    )
+    usage = USAGE.get(name, "")
     usage = usage.strip() if name == "inspect" else f"{usage}[group=choice ...] [key=value ...]"
     lines = [f"drafterforge {name} {usage}", "", f"{command.summary}.", ""]
     groups = catalogue.command_groups(command.name)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
+from io import TextIOWrapper
 from pkgutil import resolve_name
 from types import FrameType
 from typing import Any
@@ -39,6 +40,7 @@ SENT_AGAIN_S = 0.01
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _mend_streams()
     with _signals_sent_again():
         code = _run(arguments)
     if arguments and arguments[0] in COMMANDS and COMMANDS[arguments[0]].trains and placement():
@@ -50,6 +52,8 @@ def _run(arguments: list[str]) -> int:
     config, command = None, None
     try:
         _require_utf8(arguments)
+        if len(arguments) > 1 and arguments[0] in HELP:
+            arguments = [*arguments[1:], arguments[0]]
         if not arguments or arguments[0] in HELP:
             print(overview())
         elif arguments[0] in ("-V", "--version"):
@@ -89,6 +93,15 @@ def _run(arguments: list[str]) -> int:
             raise
         print(f"drafterforge: {complete_commands(line, _typed_flags(config))}", file=sys.stderr)
         return exit_code(error)
+
+
+def _mend_streams() -> None:
+    """Open standard streams that were closed, and print `?` for characters that the encoding of stdout lacks."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115 - until the end
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.encoding.lower() not in ("utf-8", "utf8"):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _require_utf8(arguments: Sequence[str]) -> None:

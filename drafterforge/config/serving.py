@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from drafterforge.config.checks import require, require_at_least, require_choice
 from drafterforge.config.fields import section, setting
@@ -100,6 +100,12 @@ class ServeConfig:
         require(0 <= self.port < 2**16, f"port must lie in [0, 65535], got {self.port}")
         for key in ("timeout_s", "read_timeout_s"):
             require(getattr(self, key) > 0, f"{key} must be > 0, got {getattr(self, key)}")
+        off = LearnConfig()
+        unread = [key.name for key in fields(off) if getattr(self.learn, key.name) != getattr(off, key.name)]
+        require(
+            self.learn.record or not unread,
+            f"learn.{''.join(unread[:1])}= is read with learn=on only; type learn=on too",
+        )
         capacity = self.max_batch + self.max_waiting
         require(
             self.max_choices <= capacity,

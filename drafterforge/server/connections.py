@@ -11,6 +11,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,16 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._time_header()  # does not restart a running timer, so slowly sent bytes gain no time
+
+    def send_400_response(self, msg: str) -> None:
+        """Close the connection of a client that breaks the protocol, after a 400 where a response may still begin."""
+        if self.has_header:
+            self.cycle.disconnected = True  # the request's own response is not sent
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         self.waiting_since = self.loop.time()  # uvicorn itself limits the time until the next request's first byte

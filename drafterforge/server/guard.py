@@ -31,7 +31,7 @@ def build_guard(service: Service) -> Callable[[Request], Awaitable[None]]:
             )
             raise ApiError(403, message, code="forbidden_host")
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        same_key = hmac.compare_digest(key.strip().encode("latin-1"), api_key.encode())
+        same_key = hmac.compare_digest(key.strip(" \t").encode("latin-1"), api_key.encode())
         if api_key and (scheme.lower() != "bearer" or not same_key):
             message = "expected the header `Authorization: Bearer KEY` with the API key of this server"
             raise ApiError(401, message, code="invalid_api_key")

@@ -81,6 +81,11 @@ class Server(uvicorn.Server):
         """Stop after the first signal when running answers have ended, after the second at once."""
         self.force_exit, self.should_exit = self.should_exit, True
 
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second; end if nothing is decoded any more, so that a supervisor starts a new server."""
+        self.should_exit = self.should_exit or self.worker.dead
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish accepted answers, refuse new ones, then close."""
         if num_jobs := self.worker.num_jobs:

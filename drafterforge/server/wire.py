@@ -43,7 +43,7 @@ class CompletionWire:
     """The format of `/v1/completions`."""
 
     model: str
-    fingerprint: str  # of everything besides the request that determines an answer
+    fingerprint: str  # of the target, its dtype and numerics: what determines an answer besides the request
     created: int = field(default_factory=lambda: int(time.time()))
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
 

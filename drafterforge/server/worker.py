@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 SAVE_S = 300.0  # between saves of what the engine has learned
 FAILED, CLOSED = "failed", "closed"  # reasons of answers that end without a stop reason
+THREAD = "thread"
 
 
 class QueueFullError(Exception):
@@ -104,6 +105,11 @@ class Worker:
     def alive(self) -> bool:
         return self.thread.is_alive()
 
+    @property
+    def dead(self) -> bool:
+        """Whether an error has ended the thread, so that nothing is decoded any more."""
+        return THREAD in self.failing
+
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue all of the jobs; raises ClosedError or QueueFullError if they cannot all be queued."""
         with self.changed:
@@ -147,21 +153,22 @@ class Worker:
                         self._save_state()
                         saved = time.monotonic()
         except BaseException:
-            self.failing.add("thread")
+            self.failing.add(THREAD)
             raise
         finally:
             gc.unfreeze()
-            self._save_state()
             with self.changed:
                 jobs = [*self.running, *self.waiting]
                 self.closes_at, self.running, self.waiting = 0.0, [], deque()
-            self._fail(jobs, CLOSED)
+            self._fail(jobs, FAILED if self.dead else CLOSED)
+            self._save_state()
 
     def _save_state(self) -> None:
         try:
             self.engine.save_state()
-        except DrafterforgeError as error:
-            log.warning("what the engine has learned is lost at its end: %s", error)
+        except Exception as error:  # answers go on without it
+            is_bug = not isinstance(error, (DrafterforgeError, OSError))
+            log.warning("what the engine has learned is lost at its end: %s", error, exc_info=is_bug)
 
     def _wait(self) -> bool:
         """Sleep until there is a job; False when the thread has to end."""
@@ -273,8 +280,8 @@ class Worker:
             self.running = []
             for job in self.waiting:
                 job.joining = None  # its prompt is read again
-        self.batch = self.engine.open_batch()
         self._fail(jobs, FAILED)
+        self.batch = self.engine.open_batch()
 
     def _fail(self, jobs: Sequence[Job], reason: str) -> None:
         for job in jobs:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from drafterforge.artifacts.bundles import is_name, named_bundle_dir
+from drafterforge.artifacts.bundles import is_name, named_bundle_dir, require_no_foreign_files
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.checks import check_selector
@@ -35,6 +35,11 @@ def check_start(cfg: QuickstartConfig) -> None:
         raise ConfigError(f"drafter.init={init} is no name of a drafter; type drafter.init=NAME")
     hint = f"drafterforge quickstart domain={cfg.domain.name} drafter.init=general"
     find_artifact(cfg.runs_dir, name, "drafters", init, hint=hint)
+    folder = named_bundle_dir(cfg.name, name, cfg.runs_dir)
+    exists = (folder / BUNDLE).is_file() and not cfg.overwrite
+    if exists and cfg.name not in [entry.name for entry in read_record(folder).drafters]:
+        raise ArtifactError(f"{folder} is not quickstart's; type name=OTHER, or overwrite=true to replace it")
+    require_no_foreign_files(folder)
 
 
 def training_figures(rows: JoinedRows, tuned: Manifest) -> dict[str, int]:
@@ -72,8 +77,5 @@ def bundle_expert(cfg: QuickstartConfig, retrieval: str, replaced: str) -> Path:
         overwrite=True,
     )
     folder = named_bundle_dir(export.bundle_name, target_name(export.target), export.runs_dir)
-    exists = (folder / BUNDLE).is_file() and not cfg.overwrite
-    if exists and cfg.name not in [entry.name for entry in read_record(folder).drafters]:
-        raise ArtifactError(f"{folder} is not quickstart's; type name=OTHER, or overwrite=true to replace it")
     make_bundle(export, folder)
     return folder

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -315,3 +315,15 @@ def test_a_deeply_nested_manifest_is_one_line(tmp_path):
     (tmp_path / MANIFEST).write_text("[" * 100_000 + "]" * 100_000)
     with pytest.raises(ArtifactError, match="nested too deeply"):
         Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize("depth", [480, 500, 700, 900, 100_000])
+def test_a_manifest_nested_too_deeply_is_damaged(tmp_path, depth):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    content = {field.name: field.type for field in fields(Manifest)} | {"config": "?", "files": {}, "parents": []}
+    content |= {"metrics": {}, "schema_version": 1, "digest": "x"}
+    text = json.dumps(content).replace('"?"', '{"a": ' * depth + "1" + "}" * depth)
+    (folder / MANIFEST).write_text(text)
+    with pytest.raises(ArtifactError, match="is damaged"):
+        Manifest.read(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -81,6 +82,20 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(shared_bundle, tmp_path
     with pytest.raises(DrafterforgeError, match=ARCHIVES[change]):
         open_bundle(path)
     assert not list((tmp_path / "cache").rglob("*.json")) and not (tmp_path / "evil.json").exists()
+
+
+def test_a_disk_that_fills_while_an_archive_is_unpacked_is_not_the_archive_s_fault(
+    shared_bundle, tmp_path, monkeypatch
+):
+    pack(shared_bundle, path := tmp_path / "a.tar")
+    monkeypatch.setattr("drafterforge.bundle.archive._extract", full)
+    (tmp_path / "to").mkdir()
+    with pytest.raises(OSError, match="No space left"):
+        unpack(path, tmp_path / "to")
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_cut_archive_is_refused(shared_bundle, tmp_path):

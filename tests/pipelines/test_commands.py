@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.joined import JoinedAnswers
@@ -210,6 +212,20 @@ def test_the_command_that_reads_a_stream_has_its_target(bench, monkeypatch):
     assert f"train-drafter domain=sql data.stream=s target=hf target.model={bench.target}" in done.out, done.err
 
 
+def test_doctor_prints_paths_as_they_are(bench, monkeypatch):
+    monkeypatch.setenv("DRAFTERFORGE_CACHE", str(bench.folder / "[old]" / "[/old]"))
+    done = bench("doctor", "runs_dir=runs[v2]")
+    assert done.code == 0 and "none in runs[v2]" in done.out
+    assert str(bench.folder / "[old]" / "[/old]") in "".join(done.out.split())
+
+
+def test_doctor_names_the_key_of_a_target_that_is_not_named(capsys):
+    from drafterforge.cli import main
+
+    assert main(["doctor", "target=hf"]) == 0
+    assert "target.model is empty; type target.model=FOLDER_OR_HUB_ID" in capsys.readouterr().out
+
+
 def test_doctor_names_bundles(trained):
     assert trained("export", "bundle=house").code == 0
     rows = {line.split()[0]: line for line in trained("doctor").out.splitlines() if line.split()}
@@ -220,6 +236,19 @@ def test_doctor_changes_nothing(bench, monkeypatch):
     monkeypatch.setenv("DRAFTERFORGE_CACHE", str(bench.folder / "cache"))
     assert bench("doctor").code == 0
     assert not list(bench.folder.iterdir())
+
+
+@pytest.mark.parametrize("origin", ["x", {"kind": "a"}, {"kind": 1, "name": "b", "sha256": "c"}], ids=str)
+def test_inspect_leaves_out_a_forged_origin(trained, origin, capsys):
+    from drafterforge.cli import main
+
+    folder = trained.artifact("drafters")
+    manifest = Manifest.read(folder)
+    (folder / "manifest.json").write_bytes(replace(manifest, config=manifest.config | {"origin": origin}).to_json())
+    capsys.readouterr()
+    assert main(["inspect", str(folder)]) == 0
+    output = capsys.readouterr().out
+    assert "sql: all files undamaged" in output and "trained further" not in output
 
 
 @pytest.mark.parametrize("kind", ["answers", "features", "drafters", "reports"])

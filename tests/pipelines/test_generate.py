@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 
+from drafterforge.assembly.checks import check_bundle_settings
+from drafterforge.config.serving import GenerateConfig
+from drafterforge.config.target import TargetConfig
+from drafterforge.errors import ConfigError
 from drafterforge.runtime.engine import Engine
 from tests.tiny import save_tiny_target
 
@@ -47,9 +52,34 @@ def test_numerics_and_the_shape_of_the_drafter_s_kind_reach_the_engine(trained, 
     assert seen[1][1].depth == 10
 
 
-def test_bytes_on_standard_input_that_are_no_text_are_refused(trained, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ask \xff"), "utf-8", "surrogateescape"))
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # in the locales en_US.UTF-8 and C.UTF-8
+def test_bytes_on_standard_input_that_are_no_text_are_refused(trained, monkeypatch, errors):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ask \xff"), "utf-8", errors))
     assert "is not UTF-8; convert it" in trained("generate").one_line()
+
+
+def test_line_ends_of_windows_give_the_same_answer(trained, monkeypatch):
+    answers = []
+    for end in (b"\n", b"\r\n"):
+        text = io.BytesIO(end.join([b"ask", b"again", b""]))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(text, "utf-8", newline=""))
+        answers.append(trained("generate", "max_new_tokens=8", "drafter=").out)
+    assert answers[0] == answers[1] != ""
+
+
+def test_what_was_learned_may_be_lost_without_an_error(trained, monkeypatch):
+    monkeypatch.setattr(Engine, "save_state", lambda _: Path("/proc/version/x").mkdir())
+    done = trained(*ASK)
+    assert done.code == 0 and "warning: what was learned about the drafters is lost" in done.err
+
+
+def test_a_bundle_decodes_plainly_without_a_drafter(trained):
+    assert trained("export", "bundle=house", "pool.drafters=[sql]").code == 0
+    done = trained(*ASK, "bundle=house", "drafter=")
+    assert done.code == 0 and "1.00 tokens a cycle" in done.err
+    assert "drafter= of a bundle" in trained(*ASK, "bundle=house", "drafter=", "pool.scheduler=x").one_line()
+    with pytest.raises(ConfigError, match=r"leave out target\.forward="):
+        check_bundle_settings(GenerateConfig(bundle="house", target=TargetConfig(forward="modules")))
 
 
 def test_a_stop_string_ends_the_text_and_is_left_out(trained):

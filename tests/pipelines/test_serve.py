@@ -47,6 +47,7 @@ pytestmark = pytest.mark.slow  # whole programs
         ("host=a..b", "cannot serve at host=a..b port=8000 (it is no host name)"),
         ("bundle=mine", "no bundle named 'mine' for target"),
         ("drafter=nowhere", "no drafters named 'nowhere'"),
+        ("learn.sample=0.2", "learn.sample= is read with learn=on only"),
         ("runtime.numerics=exact", "runtime.numerics must be one of"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_generalist_and_its_expert_learn_from_both_and_are_found_again(several
     assert parents(manifest_of(several, "sql")) == [*parents(general), ("drafters", "general")]
     quick = several("quickstart", ANSWERS, "experiment=smoke", "first_prompts=2", "first_tokens=6")
     assert quick.code == 0, quick.err
-    about = json.loads((several.runs / "quickstart" / "report.json").read_text())["curves"]["quickstart"]
+    about = json.loads((several.artifact("reports", "quickstart") / "report.json").read_text())["curves"]["quickstart"]
     assert about["train_prompts"] == 6  # sql has 2 of the grammars' 8, and 4 of the natural 8
 
 

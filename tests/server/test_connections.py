@@ -126,6 +126,27 @@ def test_a_body_that_pauses_too_long_is_a_408(speaking):
         assert 0.45 < time.monotonic() - start < 10
 
 
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_body_that_breaks_the_protocol_is_a_400_and_nothing_in_the_log(speaking, caplog):
+    with serving(Engine(speaking), api_key="key") as up, clients(up, 1) as (sock,):
+        sock.sendall(CHUNKED + b"ZZZ\r\n")
+        assert sock.recv(1000).startswith(b"HTTP/1.1 400 ")
+        eventually(lambda: is_closed(sock))
+    assert not caplog.records
+
+
+def test_a_body_that_breaks_the_protocol_after_its_answer_closes_the_connection(speaking, caplog):
+    with serving(Engine(speaking), api_key="key") as up, clients(up, 1) as (sock,):
+        sock.sendall(CHUNKED)
+        assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
+        sock.sendall(b"ZZZ\r\n")
+        eventually(lambda: is_closed(sock))
+        assert b'status="401"} 1.0' in up.service.metrics.text()
+    assert not caplog.records
+
+
 def test_a_failing_accept_is_one_line_and_tried_again(speaking, caplog, monkeypatch):
     real, failures = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files") for _ in range(3)]
 

@@ -48,6 +48,7 @@ def refusal(response: httpx.Response, status: int, **expected: str | None) -> st
         ({"max_completion_tokens": 61}, "max_completion_tokens", "limit of 60"),
         ({"reasoning_effort": "high"}, "reasoning_effort", "reasoning_effort is not supported"),
         ({"guided_json": {}}, "guided_json", "guided_json is not supported"),
+        ({"regex": "[0-9]+"}, "regex", "regex is not supported"),
         ({"stop_token_ids": [3]}, "stop_token_ids", "stop_token_ids is not supported"),
         ({"ignore_eos": True}, "ignore_eos", "ignore_eos is not supported"),
         ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs", "chat_template_kwargs is not supported"),

@@ -241,12 +241,13 @@ def test_health_reports_failing_prefills(speaking, monkeypatch):
         assert health(up) == (200, "ok")
 
 
-def test_health_distinguishes_a_dead_worker_from_a_closing_one(speaking, monkeypatch):
+def test_a_server_whose_worker_dies_tells_its_clients_and_ends(speaking, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     with serving(Engine(speaking)) as up:
         monkeypatch.setattr(Worker, "_step", lambda _: (_ for _ in ()).throw(SystemError("gone")))
-        assert up.ask().status_code == 503
-        assert health(up) == (503, "failing")
+        assert up.ask().status_code == 500
+        eventually(lambda: not up.thread.is_alive())
+        assert up.service.health == (503, {"status": "failing"}) and up.server.worker.dead
 
 
 def test_a_stream_that_fails_is_an_error_of_the_client(speaking, gate):

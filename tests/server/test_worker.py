@@ -76,12 +76,27 @@ def test_what_the_engine_has_learned_is_saved_at_times_and_at_the_end(worker, mo
     assert len(saves) > 2 and saves[0] < len(updates) == saves[-1]
 
 
-def test_a_state_that_cannot_be_saved_ends_no_answer(worker, monkeypatch, caplog):
-    monkeypatch.setattr(worker.engine, "save_state", lambda: (_ for _ in ()).throw(ArtifactError("the disk is full")))
+@pytest.mark.parametrize("error", [ArtifactError("the disk is full"), OSError("the disk is full")])
+def test_a_state_that_cannot_be_saved_ends_no_answer(worker, monkeypatch, caplog, error):
+    monkeypatch.setattr(worker.engine, "save_state", lambda: (_ for _ in ()).throw(error))
+    worker.save_s = 0.0
     _, updates = submitted(worker, SHORT, 3)
     worker.close(grace_s=9.0)
     worker._run()
     assert updates[-1].stop_reason == "length" and "the disk is full" in caplog.text
+
+
+def test_running_answers_are_told_that_they_failed_also_if_no_batch_can_follow(worker, monkeypatch):
+    _, updates = submitted(worker, SHORT, 20)
+    _, waiting = submitted(worker, LONG, 20)
+    worker.batch.prefill_chunk = len(SHORT)
+    worker._step()
+    broken = iter([worker.batch])
+    monkeypatch.setattr(worker.engine, "open_batch", lambda: next(broken))
+    monkeypatch.setattr(worker.batch, "cycle", lambda shape: 1 / 0)
+    with pytest.raises(StopIteration):
+        worker._run()
+    assert updates[-1].failure == waiting[-1].failure == FAILED and worker.dead
 
 
 def test_short_prompts_share_the_chunk_of_one_turn(worker):
