@@ -19,6 +19,7 @@ from drafterforge.interop.vllm.pool_folder import FORMAT as VLLM_POOL
 from drafterforge.interop.vllm.pool_folder import write_pool
 
 Config = ExportConfig
+CONTENTS = ("pool", "runtime", "licence", "target_licence")  # keys that decide what a bundle holds
 
 
 def run(cfg: Config) -> Path:
@@ -34,6 +35,7 @@ def run(cfg: Config) -> Path:
     if rebuild or not (folder / BUNDLE).is_file():
         make_bundle(cfg, folder)
     else:
+        require_no_contents(cfg, folder)
         typed = f"bundle={cfg.bundle_name}{target_flags(cfg)} overwrite=true"
         say(f"{folder} is used as it is; to rebuild it, type drafterforge export {typed}")
     if cfg.format == "tar":
@@ -43,6 +45,17 @@ def run(cfg: Config) -> Path:
     if cfg.push:
         say(f"pushed to {push(folder, cfg.push, cfg.private)}; type drafterforge serve bundle={cfg.push}")
     return folder
+
+
+def require_no_contents(cfg: Config, folder: Path) -> None:
+    """ConfigError if the contents of a bundle are typed, which exists and is not written again."""
+    typed = [key for key in CONTENTS if getattr(cfg, key) != getattr(ExportConfig(), key)]
+    if typed:
+        key = f"{typed[0]}=" if typed[0] in ("licence", "target_licence") else f"{typed[0]}.*"
+        raise ConfigError(
+            f"{folder} exists, so {key} is not read by format={cfg.format}; type drafterforge export "
+            f"bundle={cfg.bundle_name}{target_flags(cfg)} overwrite=true with it first"
+        )
 
 
 def write_archive(cfg: Config, folder: Path) -> Path:

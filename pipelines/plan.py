@@ -9,11 +9,13 @@ import torch
 from rich.table import Table
 
 from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.config.commands import PrepareDataConfig
+from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
+from drafterforge.config.drafter import Eagle3DrafterConfig
 from drafterforge.config.hints import plain_value
 from drafterforge.config.plan import THIS, PlanConfig, PlannedCommand
 from drafterforge.config.progress import say, table_console
-from drafterforge.errors import CheckFailedError
+from drafterforge.drafters.registry import trained_kind
+from drafterforge.errors import CheckFailedError, ConfigError
 from drafterforge.evaluation.fitting import DISK, Estimate, Fitter, scaled
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.planned_devices import find_devices, free_room
@@ -29,12 +31,13 @@ from drafterforge.evaluation.planning import (
     size,
 )
 from drafterforge.evaluation.stage_trials import run_trials
-from drafterforge.evaluation.trial_workload import assumed_workload, resized
+from drafterforge.evaluation.trial_workload import assumed_workload, prompts_in_file, resized
 from drafterforge.kernels.linear import has_matrix_unit
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.load import load_target
 from drafterforge.targets.shape import ModelShape, find_config, is_local
+from drafterforge.training.inputs import without_unread_features
 
 Config = PlanConfig  # of the device; `PlannedCommand` also has the config of the command that is planned
 ESTIMATED = (
@@ -53,8 +56,11 @@ class Plan:
 
 def run(planned: PlannedCommand) -> None:
     shape = ModelShape.read(find_config(planned.target))
-    device = choose_device(planned.target.device)
-    dtype = choose_dtype(planned.target.dtype, device)
+    device = choose_device(planned.target.device) if planned.is_here else torch.device("cpu")
+    if planned.is_here or planned.target.dtype != "auto":
+        dtype = choose_dtype(planned.target.dtype, device)
+    else:
+        dtype = torch.bfloat16
     room = free_room(planned, device)
     devices = find_devices(planned, device, room)
     plan = make_plan(planned, shape, device, dtype, devices)
@@ -123,6 +129,10 @@ def make_plan(
         return Plan(
             scaled(stages, rough, cfg, dtype.itemsize), f"{describe_device(device)}, by trials", trials.answered
         )
+    if isinstance(cfg, TrainDrafterConfig):
+        require_estimated(cfg)
+        cfg = without_unread_features(cfg)
+    available = prompts_in_file(cfg)
     if device_config.bandwidth_gb_s is not None and device_config.tflops is not None:
         name = f"{device_config.name}, " if device_config.name != THIS else ""
         source = f"{name}{device_config.bandwidth_gb_s:g} GB/s and {device_config.tflops:g} TFLOP/s"
@@ -135,6 +145,18 @@ def make_plan(
         print("Without trials, plan reads no artifacts: these are the figures of a first run, answers included.")
 
     def estimate(changed: PrepareDataConfig, number_bytes: int) -> list[Stage]:
-        return estimate_stages(changed, shape, rates, number_bytes, assumed_workload(changed), devices)
+        if isinstance(changed, TrainDrafterConfig):
+            changed = without_unread_features(changed)
+        return estimate_stages(changed, shape, rates, number_bytes, assumed_workload(changed, available), devices)
 
     return Plan(estimate, rates.source)
+
+
+def require_estimated(cfg: TrainDrafterConfig) -> None:
+    """ConfigError for a kind of drafter whose training is estimated by trials only."""
+    kind = cfg.drafter.kind
+    if trained_kind(kind).trained_on_features and not isinstance(cfg.drafter, Eagle3DrafterConfig):
+        raise ConfigError(
+            f"plan estimates drafter={kind} only by trials, with the target on this device; type drafter=eagle3 for a "
+            "drafter of similar size, or plan it where the target is"
+        )

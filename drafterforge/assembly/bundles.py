@@ -20,11 +20,11 @@ from drafterforge.bundle.hub import download, is_hub_id
 from drafterforge.bundle.record import BUNDLE, COSTS, BundleRecord, Defaults, TargetReference, read_record
 from drafterforge.config.names import AUTO, POOL, parts_of
 from drafterforge.config.pool import PoolConfig
-from drafterforge.config.runtime import RuntimeConfig
+from drafterforge.config.runtime import MATCH, RuntimeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.registry import KINDS, kind_named
-from drafterforge.errors import ArtifactError, DrafterforgeError, quote, shorten
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, quote, shorten
 from drafterforge.runtime.engine import Engine
 from drafterforge.selectors import check_options, takes_advice
 from drafterforge.targets.load import Target, load_target
@@ -70,6 +70,10 @@ def open_bundle(
     carry: see `auto_engine`.
     Raises ArtifactError or ConfigError if the bundle is damaged or was made for another target.
     """
+    if runtime is not None and runtime.verify != MATCH:
+        raise ConfigError(
+            "runtime.verify=rejection decodes with a drafter of a runs folder, not with a bundle; leave it out"
+        )
     folder = locate(path)
     with verified_record(folder) as record:
         defaults = record.defaults

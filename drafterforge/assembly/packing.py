@@ -159,7 +159,7 @@ def add_drafter(cfg: ExportConfig, target: Target, contents: BundleContents, sou
             path=path,
             base=base,
             domain=str(config.get("domain", "")),
-            licence=cfg.licence or ("Apache-2.0" if shipped else ""),
+            licence="Apache-2.0" if shipped else "" if "imported" in config else cfg.licence,
             training=training,
             evaluation={"rows": list(report_rows(cfg, target, source.name, manifest.digest))},
         )

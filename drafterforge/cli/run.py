@@ -172,11 +172,13 @@ def _sized(config: Any, command: Command, overrides: list[str]) -> Any:
     if isinstance(config, plan.PlannedCommand):
         row = COMMANDS[config.name]
         return replace(config, config=_sized(config.config, row, list(config.overrides)))
-    if "size" not in catalogue.command_groups(command.name):
-        return config
-    from drafterforge.training.size import apply_size  # not for --help
+    if "size" in catalogue.command_groups(command.name):
+        from drafterforge.training.size import apply_size  # not for --help
 
-    return apply_size(command.name, config, overrides)
+        config = apply_size(command.name, config, overrides)
+    if trainer := getattr(config, "trainer", None):
+        trainer.require_shares((trainer.devices or 1) * (trainer.num_nodes or 1))
+    return config
 
 
 def _processes(config: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drafterforge.config.checks import require, require_choice
+from drafterforge.config.checks import require, require_choice, require_drafter_name
 from drafterforge.config.fields import section, setting
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
@@ -43,7 +43,7 @@ class ExportConfig:
     layout: str = setting("", "format=vllm: speculators | plain: the layout of SGLang; empty: speculators")
     weights: str = setting("auto", "format=sglang|vllm: bfloat16 | float32 | auto: bfloat16 if that is exact")
     licence: str = setting(
-        "", "licence of drafters and policies, such as Apache-2.0; empty: not stated, except for shipped ones"
+        "", "licence of the drafters and policies made here, such as Apache-2.0; shipped ones keep theirs"
     )
     target_licence: str = setting("", "licence of the target; empty: not stated, except for the embedded default")
     out: str = setting("", "file or folder to write; empty: in runs_dir, beside the bundle")
@@ -55,6 +55,13 @@ class ExportConfig:
     def __post_init__(self) -> None:
         require_choice("format", self.format, (*BUNDLES, *SINGLE_DRAFTERS))
         require(not self.push or self.format == "bundle", "push= uploads a bundle; type format=bundle")
+        require(self.private or bool(self.push), "private= is read with push=OWNER/NAME only; leave it out")
+        contents, nothing = (self.pool, self.runtime), (PoolConfig(drafters=self.pool.drafters), RuntimeConfig())
+        require(
+            self.format in BUNDLES or contents == nothing,
+            f"format={self.format} holds single drafters, so pool.* and runtime.* are not read but for pool.drafters=; "
+            "leave them out, or type format=vllm-pool",
+        )
         if self.layout:
             require_choice("layout", self.layout, ("speculators", "plain"))
         require_choice("weights", self.weights, ("auto", "bfloat16", "float32"))
@@ -93,4 +100,4 @@ class ImportConfig:
     def __post_init__(self) -> None:
         require_choice("format", self.format, ("auto", "eagle3", "speculators"))
         require(len(self.layer_ids) in (0, 3), f"layer_ids must be three layers, got {list(self.layer_ids)}")
-        require(self.name not in ("retrieval", "pool"), f"name={self.name} is reserved; type name=OTHER")
+        require_drafter_name("name", self.name)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from drafterforge.config.names import AUTO, JOINT, POOL, RETRIEVAL
 from drafterforge.errors import ConfigError
+
+RESERVED = {  # names that no trained drafter may have
+    RETRIEVAL: "retrieval without a datastore",
+    POOL: "the pool of all drafters",
+    AUTO: "the default of drafter=",
+    "warm": "the default of drafter.init=",
+    "scratch": "random weights in drafter.init=",
+}
 
 
 def require(condition: bool, message: str) -> None:
@@ -42,3 +51,9 @@ def require_seeds(seed: int, further: Sequence[int]) -> None:
         require_seed(number)
     distinct = len({seed, *further}) == 1 + len(further)
     require(distinct, f"seeds={[*further]} must differ from each other and from seed={seed}")
+
+
+def require_drafter_name(key: str, name: str) -> None:
+    """Refuse a drafter's name that means something else where drafters are named."""
+    require(name not in RESERVED, f"{key}={name} is reserved for {RESERVED.get(name)}; type name=OTHER")
+    require(name.count(JOINT) != 1, f"{key}={name} is that of a hybrid drafter; type a name without {JOINT}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from drafterforge.config.checks import require, require_at_least, require_seed, require_seeds
+from drafterforge.config.checks import require, require_at_least, require_drafter_name, require_seed, require_seeds
 from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
 from drafterforge.config.drafter import DRAFTERS, DrafterConfig
 from drafterforge.config.evaluation import VLLM, EvalConfig, SuiteConfig
@@ -58,9 +58,7 @@ class TrainDrafterConfig(PrepareDataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, meaning in (("retrieval", "retrieval without a datastore"), ("pool", "the pool of all drafters")):
-            key = "name" if self.name else "domain"
-            require(self.drafter_name != name, f"{key}={name} is reserved for {meaning}; type name=OTHER")
+        require_drafter_name("name" if self.name else "domain", self.drafter_name)
         for key in ("answers", "val_answers") if self.data.stream else ():
             require(not getattr(self, key), f"data.stream= has answers of its own; leave out {key}=")
         self._require_no_unread_prompts()
@@ -73,7 +71,6 @@ class TrainDrafterConfig(PrepareDataConfig):
             f"drafter={self.drafter.kind} reads {self.drafter.num_taps} layers of the target, but target.taps names "
             f"{self.target.num_taps}; type drafter=block, or leave target.taps out",
         )
-        require(self.name.count("+") != 1, f"name={self.name} is that of a hybrid drafter; type a name without +")
 
     def _require_no_unread_prompts(self) -> None:
         """ConfigError if prompts are given besides answers, which have prompts of their own."""
@@ -137,6 +134,7 @@ class CalibrateConfig:
     def __post_init__(self) -> None:
         require_seed(self.seed)
         self.runtime.require_match()
+        require(not self.latency.is_named, "calibrate measures this machine; leave out latency= and latency.path=")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,12 @@ class DomainConfig:
     column: str = setting("", "data=hf: prompt column of the domain's data set")
     template: str = setting("", "data=hf: the prompt of a text of the domain's data set; empty: the text")
 
+    def __post_init__(self) -> None:
+        require(
+            not self.weights or self.name not in POOL_DOMAINS,
+            f"domain.weights= are the shares of domain=general, not read by domain={self.name}; leave them out",
+        )
+
     @property
     def answers_domain(self) -> str:
         """Domain that answers are filtered by; empty for a mixture, which uses answers of all domains."""

@@ -10,6 +10,7 @@ from drafterforge.config.fields import setting
 
 VLLM = "vllm"  # the suite whose methods are servers
 SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling", "auto", VLLM)
+READERS = {"questions": ("papers", "auto", VLLM), "benchmarks": ("papers", "auto", VLLM), "server_args": (VLLM,)}
 AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT = "autoregressive", "generalist", "expert", "default"
 DATASTORE = "datastore"  # the datastore of the pool, or retrieval in the text if it has none
 GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"  # methods of other programs
@@ -108,6 +109,11 @@ class SuiteConfig:
         for key, least in (("temperatures", 0), ("batch_sizes", 1), ("context_lengths", 1), ("pool_sizes", 1)):
             for value in getattr(self, key):
                 require_at_least(f"suite.{key}", value, least)
+        for key, suites in READERS.items():
+            require(
+                not getattr(self, key) or self.name in suites,
+                f"suite.{key}= is read by suite={'|'.join(suites)} only, not by suite={self.name}; leave it out",
+            )
         require(
             self.replay or self.timed_prompts > 0,
             "suite.replay=false with suite.timed_prompts=0 measures nothing; leave one of them out",

@@ -27,7 +27,7 @@ from drafterforge.errors import ConfigError, quote, shorten
 VERBATIM = {"prompt"}  # keys whose text keeps its quotes
 ONE_OR_MORE = {"answers", "val_answers"}  # list keys that also take a single entry without brackets
 CUSTOM_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # name of a domain without a prompt grammar
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Any: "a value"}
 
 
 def typed_choices(name: str, overrides: Sequence[str]) -> dict[str, str]:
@@ -227,7 +227,8 @@ def _convertible(value: Any, hint: Any) -> bool:
     if isinstance(value, str) and "${" in value:
         return True  # resolved when the config is composed
     entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    scalars = typing.get_args(_plain(hint))[-1:] != (Any,)  # only entries of type Any may be lists or mappings
+    # only entries of type Any may be lists or mappings
+    scalars = Any not in (_plain(hint), *typing.get_args(_plain(hint))[-1:])
     if scalars and any(isinstance(entry, list | dict) for entry in entries):
         return False
     probe = dataclasses.make_dataclass("Probe", [("value", hint)])

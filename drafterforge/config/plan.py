@@ -30,6 +30,11 @@ class DeviceConfig:
             value = getattr(self, key)
             require(value is None or value > 0, f"device.{key} must be > 0, got {value}")
         require(
+            self.name == THIS or self.bandwidth_gb_s is not None,
+            f"device.name={self.name} is only a name; type device={self.name}, or its device.bandwidth_gb_s and "
+            "device.tflops",
+        )
+        require(
             (self.bandwidth_gb_s is None) == (self.tflops is None),
             "device.bandwidth_gb_s and device.tflops describe another device; type both, or neither",
         )

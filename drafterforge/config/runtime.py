@@ -19,7 +19,8 @@ class RuntimeConfig:
     depth: int | None = setting(None, "drafted levels; null: the device's default")
     top_k: int | None = setting(None, "beam width and children per node; null: the device's default")
     numerics: str = setting(
-        "auto", "invariant: bit-identical to autoregressive decoding | fast | auto: invariant where possible"
+        "auto",
+        "invariant: bit-identical to autoregressive decoding | fast | auto: invariant in half precision where possible",
     )
     verify: str = setting(
         MATCH,

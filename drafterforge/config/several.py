@@ -52,6 +52,8 @@ def split_overrides(name: str, config_class: type, overrides: Sequence[str]) -> 
         if _holds_list(keys.get(key)):
             if not entries or not all(_entries(entry) is not None for entry in entries):
                 continue  # the value of all drafters
+            if key not in SEVERAL:
+                raise ConfigError(f"{key} takes one list for all drafters of a run, got {text}")
         elif key not in SEVERAL:
             if key in command_groups(name) or (key in keys and keys[key] is not str):
                 raise ConfigError(

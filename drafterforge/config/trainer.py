@@ -67,7 +67,6 @@ class TrainerConfig:
         for beta in self.betas:
             require(0.0 <= beta < 1.0, f"trainer.betas must lie in [0, 1), got {list(self.betas)}")
         require_choice("trainer.strategy", self.strategy, ("auto", "ddp", "fsdp"))
-        self.require_shares((self.devices or 1) * (self.num_nodes or 1))
         require_choice("trainer.precision", self.precision, ("auto", "bf16-mixed", "32-true"))
         for name in self.loggers:
             require_choice("trainer.loggers", name, ("csv", "tensorboard", "wandb", "mlflow"))

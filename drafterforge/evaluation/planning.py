@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
-from drafterforge.config.drafter import Eagle3DrafterConfig
+from drafterforge.config.drafter import Eagle3DrafterConfig, LoraConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.kernels import gpu
 from drafterforge.targets.shape import ModelShape
@@ -132,6 +132,23 @@ def activation_bytes(cfg: TrainDrafterConfig, shape: ModelShape) -> float:
     return SINGLE * (inputs + states + stored * (8 * shape.hidden + 3 * shape.intermediate))
 
 
+def adapter_weights(shape: ModelShape, lora: LoraConfig, draft_vocab: int) -> int:
+    """Weights of a LoRA of an EAGLE-3 drafter."""
+    heads, keys = shape.heads * shape.head_dim, shape.key_heads * shape.head_dim
+    sizes = {
+        "q_proj": (2 * shape.hidden, heads),
+        "k_proj": (2 * shape.hidden, keys),
+        "v_proj": (2 * shape.hidden, keys),
+        "o_proj": (heads, shape.hidden),
+        "gate_proj": (shape.hidden, shape.intermediate),
+        "up_proj": (shape.hidden, shape.intermediate),
+        "down_proj": (shape.intermediate, shape.hidden),
+        "fc": (3 * shape.hidden, shape.hidden),
+        "lm_head": (shape.hidden, min(draft_vocab, shape.vocab)),
+    }
+    return sum(lora.rank * sum(sizes[name]) for name in lora.targets)
+
+
 def estimate_stages(
     cfg: PrepareDataConfig,
     shape: ModelShape,
@@ -172,6 +189,8 @@ def estimate_stages(
     trainer, drafter_cfg = cfg.trainer, cfg.drafter
     drafter = shape.drafter_weights(drafter_cfg.draft_vocab_size, own_head=True)
     trained = shape.drafter_weights(drafter_cfg.draft_vocab_size, own_head=drafter_cfg.head == "own")
+    if drafter_cfg.is_adapter:
+        trained = adapter_weights(shape, drafter_cfg.lora, drafter_cfg.draft_vocab_size)
     tokens = trainer.max_steps * trainer.tokens_per_batch * trainer.accumulate
     passes = 3 + trainer.checkpoint_steps  # forward, backward twice as much, and forward again
     products = tokens * trainer.ttt_steps * passes * drafter
@@ -189,6 +208,7 @@ def estimate_stages(
         tokens=tokens,
         memory=held
         + TRAINED * trained
+        + SINGLE * (drafter if drafter_cfg.is_adapter else 0)
         + max(trainer.tokens_per_batch, longest) * activation_bytes(cfg, shape)
         + logits,
         disk=SAVED * trained,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from drafterforge.artifacts.manifest import MANIFEST
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
@@ -95,14 +96,22 @@ def measured_workload(planned: PlannedPrompts, lengths: dict[str, list[int]], tr
     return Workload(lengths, mean, f"{mean:.0f} tokens, as {len(tried)} answers of a trial have")
 
 
-def assumed_workload(cfg: PrepareDataConfig) -> Workload:
-    """The workload without reading prompts: each answer as long as its limit."""
+def assumed_workload(cfg: PrepareDataConfig, available: Mapping[str, int] = MappingProxyType({})) -> Workload:
+    """The workload without a tokenizer: each answer as long as its limit.  available: prompts of splits, if known."""
     data = cfg.data
     counts = {"train": data.num_train, "val": data.num_val, "test": data.num_test}
+    counts = {split: min(count, available.get(split, count)) for split, count in counts.items()}
     assumed = min(ASSUMED_PROMPT, data.max_prompt_tokens)
     prompts = {split: [assumed] * count for split, count in counts.items()}
     source = f"{data.max_new_tokens} tokens at most to prompts of {assumed} (assumed)"
     return Workload(prompts, data.max_new_tokens, source, prompt_limit=data.max_prompt_tokens)
+
+
+def prompts_in_file(cfg: PrepareDataConfig) -> dict[str, int]:
+    """Prompts of each split that data=jsonl has; empty for other sources."""
+    if cfg.data.source != "jsonl" or getattr(cfg, "answers", ()):
+        return {}
+    return {split: len(prompts) for split, prompts in load_prompts(cfg.data, cfg.domain, cfg.seed).items()}
 
 
 def resized(work: Workload, cfg: PrepareDataConfig) -> Workload:

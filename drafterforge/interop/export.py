@@ -22,7 +22,7 @@ from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.drafters.registry import KINDS, kind_named
 from drafterforge.errors import ArtifactError, ConfigError
-from drafterforge.interop.layout import TargetFacts, read_target, refuse_export, write_export
+from drafterforge.interop.layout import TargetFacts, UnfitError, read_target, refuse_export, write_export
 from drafterforge.interop.sglang.layout import write_sglang
 from drafterforge.interop.vllm.layouts import LAYOUTS, write_vllm
 from drafterforge.targets.load import target_name
@@ -49,7 +49,12 @@ def export_drafters(cfg: ExportConfig) -> Iterator[str]:
     # existing exports first: if one differs from what would be written, none is written
     for name in sorted(loaders, key=lambda name: not paths[name].expanduser().exists()):
         load, generalist = loaders[name]
-        yield from write_drafter(cfg, load(), facts, name, generalist, paths[name])
+        try:
+            yield from write_drafter(cfg, load(), facts, name, generalist, paths[name])
+        except UnfitError as error:
+            if requested_names(cfg):
+                raise
+            yield f"left out {name}: {error}"
 
 
 def bundle_of(cfg: ExportConfig) -> Path | None:

@@ -33,6 +33,10 @@ MADE_BY = "drafterforge"  # key in the header of the weights that marks our expo
 DEPTH = 3  # drafted tokens per cycle in printed commands, as in most published ones
 
 
+class UnfitError(ArtifactError):
+    """A drafter that a format cannot hold."""
+
+
 @dataclass(frozen=True)
 class TargetFacts:
     """Facts about a target that layouts need, read without loading the model."""

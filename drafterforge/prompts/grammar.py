@@ -10,6 +10,7 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
+from drafterforge.config.progress import say
 from drafterforge.errors import ConfigError
 from drafterforge.prompts.domains import domains, grammar_path
 from drafterforge.prompts.files import Writer, read_grammar, read_tasks
@@ -102,8 +103,5 @@ def draw_prompts(domain: str, split: str, count: int, seed: int, path: str = "")
         raise ConfigError(f"no split {split!r}; type one of {', '.join(SPLITS)}")
     draws = list(islice(source.draws(split, seed), count))
     if len(draws) < count:
-        raise ConfigError(
-            f"the {domain} grammar has only {len(draws)} distinct {split} prompts, "
-            f"not {count}; type data.num_{split}={len(draws)}"
-        )
+        say(f"the {domain} grammar has only {len(draws):,} distinct {split} prompts, not {count:,}; all are used")
     return draws

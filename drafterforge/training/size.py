@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from drafterforge.artifacts.locate import list_artifacts
+from drafterforge.assembly.runs import GENERAL
 from drafterforge.config.catalogue import flat, group_values
+from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.compose import load_config, to_dict
 from drafterforge.config.hints import plain_value
 from drafterforge.config.overrides import typed_choices
@@ -17,7 +20,7 @@ from drafterforge.training.launch import is_launched
 
 Config = TypeVar("Config")
 
-GROUP, AUTO, SMALLEST = "size", "auto", "135m"
+GROUP, AUTO, SMALLEST, EXPERT = "size", "auto", "135m", "-expert"
 LIMITS = {SMALLEST: 0.6, "1b": 4.0, "8b": 16.0, "32b": 45.0}  # billions of weights below which a size is picked
 LARGEST = "70b"
 
@@ -37,6 +40,15 @@ def count_weights(target: TargetConfig) -> int:
         return 0  # `load_target` says what is wrong, or knows more kinds of models
 
 
+def trains_expert(config: object) -> bool:
+    """Whether a command trains or answers for a LoRA of a generalist, or leaves that open and there is one."""
+    if isinstance(config, TrainDrafterConfig) and not config.drafter.undecided:
+        return config.drafter.is_adapter
+    if not isinstance(config, PrepareDataConfig) or not config.domain.answers_domain:
+        return False
+    return GENERAL in list_artifacts(config.runs_dir, config.target.folder_name, "drafters")
+
+
 def size_values(target: TargetConfig, section: str) -> dict[str, Any]:
     """The values that `size=auto` gives keys of a section for this target."""
     return group_values(GROUP, size_of(count_weights(target))).get(section, {})
@@ -53,6 +65,7 @@ def apply_size(name: str, config: Config, overrides: Sequence[str]) -> Config:
     size = size_of(num_weights)
     if size == SMALLEST:
         return config
+    size += EXPERT if trains_expert(config) else ""
     features = ["data.features=cached"] if config.data.stream else []  # a stream has features of its own
     sized = load_config(name, type(config), [*overrides, *features, f"{GROUP}={size}"])
     before, after = (flat(to_dict(settings), "", {}) for settings in (config, sized))

@@ -25,13 +25,14 @@ from drafterforge.bundle.archive import pack
 from drafterforge.bundle.card import model_card
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.bundle.write import write_bundle
+from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.checkpoint import load_full
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import load_adapter, merge
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
-from drafterforge.errors import ArtifactError, DrafterforgeError
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import load_target
 from tests.bundle.conftest import CONVERSATIONS, edit
@@ -63,6 +64,10 @@ def test_a_bundle_opens_with_one_drafter_or_another_selector(shared_bundle, serv
     assert [a.tokens for a in hybrid.generate(CONVERSATIONS, 12)] == [a.tokens for a in expected]
     engine = open_bundle(shared_bundle, target=served, selector="ucb1", scheduler="")
     assert engine.drafter.choose == "ucb1" and engine.drafter.scheduler is None
+    plain = open_bundle(shared_bundle, target=served, drafter="")
+    assert plain.drafter is None
+    with pytest.raises(ConfigError, match=r"runtime\.verify=rejection decodes with a drafter of a runs folder"):
+        open_bundle(shared_bundle, runtime=RuntimeConfig(verify="rejection", top_k=1, depth=3, num_tokens=4))
     with pytest.raises(ArtifactError, match="no drafter 'sq'; it has general, sql"):
         open_bundle(shared_bundle, drafter="sq")
 

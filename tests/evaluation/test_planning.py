@@ -244,6 +244,15 @@ def test_fsdp_shares_out_what_adamw_holds():
     assert search(room, small, devices=Devices(8, 8)) == {"trainer.strategy": "fsdp"}
 
 
+def test_an_expert_trains_its_adapter_alone():
+    lora = replace(CONFIG, drafter=replace(CONFIG.drafter, tuning="lora", init="general"))
+    # rank 16; fc: 24 + 8, q: 16 + 8, k, v: 16 + 4, o: 8 + 8, three of 8 + 16, a head of 8 + 50
+    trained = 16 * (32 + 24 + 2 * 20 + 16 + 3 * 24 + 58)
+    full, expert = stages()["training"], stages(lora)["training"]
+    assert expert.trained == trained and expert.lasting == 2 * trained
+    assert full.memory - expert.memory == 16 * full.trained - 16 * trained - 4 * full.trained
+
+
 def test_a_spread_target_leaves_a_share_of_the_device_free_and_is_not_decoded_with():
     spread = replace(CONFIG, target=replace(CONFIG.target, device_map="auto"))
     plan = stages(spread, devices=Devices(memory=1000))

@@ -15,6 +15,7 @@ from drafterforge.bundle import hub
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.cli import main
 from drafterforge.errors import ArtifactError
+from drafterforge.interop.layout import UnfitError
 from tests.tiny import save_tiny_target
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -85,6 +86,25 @@ def test_an_archive_is_the_same_bytes_again(exported, tmp_path):
     assert (tmp_path / "again.tar").read_bytes() == first
     done = exported(*ASK, f"bundle={tmp_path / 'again.tar'}")
     assert (done.code, done.out) == (0, exported(*ASK, "drafter=").out), done.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"), [("licence=BSD", "licence="), ("pool.selector=ucb1", "pool.*"), ("runtime.depth=2", "runtime.*")]
+)
+def test_contents_of_a_bundle_that_exists_are_not_typed_in_vain(exported, typed, key):
+    line = exported("export", "bundle=house", "format=tar", typed).one_line()
+    assert f"exists, so {key} is not read by format=tar" in line and "overwrite=true with it first" in line
+
+
+def test_a_drafter_that_a_format_cannot_hold_is_left_out_unless_it_is_named(exported, monkeypatch):
+    def unfit(*_: object) -> str:
+        raise UnfitError("no room")
+
+    monkeypatch.setattr("drafterforge.interop.export.write_sglang", unfit)
+    done = exported("export", "bundle=house", "format=sglang")
+    assert done.code == 0 and "left out sql: no room" in done.err
+    named = exported("export", "bundle=house", "format=sglang", "drafter=sql")
+    assert named.code == 2 and named.err.endswith("drafterforge: no room\n")
 
 
 def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):

@@ -47,6 +47,30 @@ def test_a_plan_for_another_device_loads_and_times_nothing(folder, capsys, monke
     assert "training" not in capsys.readouterr().out
 
 
+def test_the_lines_of_a_file_are_planned_and_no_more(folder, tmp_path, capsys):
+    path = write_lines(tmp_path / "mine.jsonl", [{"prompt": f"question {number}"} for number in range(40)])
+    assert planned(folder, "device=h100", "data=jsonl", f"path={path}", command="prepare-data") == 0
+    assert " 40 answers" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_device_that_is_not_here_decides_nothing_by_this_one(folder, capsys, monkeypatch):
+    monkeypatch.setattr("drafterforge.pipelines.plan.choose_device", lambda *_: pytest.fail("looked for"))
+    monkeypatch.setattr("drafterforge.targets.device.choose_dtype", lambda *_: pytest.fail("chosen by this device"))
+    assert planned(folder, "device=h100", "target.device=cuda", command="prepare-data") == 0
+
+
+def test_the_name_of_a_device_alone_is_refused(folder, capsys):
+    assert planned(folder, "device.name=h100") == 2
+    assert "device.name=h100 is only a name; type device=h100" in capsys.readouterr().err
+
+
+def test_kinds_that_only_trials_can_plan_are_refused_without_them(folder, capsys):
+    assert planned(folder, "device=h100", "drafter=block") == 2
+    assert "plan estimates drafter=block only by trials" in capsys.readouterr().err
+    assert planned(folder, "device=h100", "drafter=retrieval") == 0
+    assert "features" not in capsys.readouterr().out
+
+
 def test_what_does_not_fit_comes_with_what_to_type(folder, capsys):
     typed = ["device=h100", "device.disk_gb=0.2", "data.num_train=20000"]
     assert planned(folder, *typed) == 1

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from drafterforge.cli import COMMANDS
+from drafterforge.cli.run import _sized
 from drafterforge.config.compose import load_config
+from drafterforge.errors import ConfigError
 from drafterforge.training.size import LIMITS, apply_size, size_of
 from tests.data.prompt_files import write_lines
 
@@ -65,6 +67,30 @@ def test_a_typed_size_is_used_and_nothing_is_printed(folder, capsys):
     config = load_config(row.name, row.config, overrides)
     assert apply_size(row.name, config, overrides) is config and capsys.readouterr().err == ""
     assert load_config(row.name, row.config, ["domain=sql", "size=8b"]).trainer.lr == 1e-4
+
+
+@pytest.mark.parametrize("typed", [["domain=sql", "drafter=lora"], ["domain=sql", "drafter=auto"]])
+def test_an_expert_takes_fewer_steps_and_a_higher_rate_and_its_answers_fit(folder, monkeypatch, typed):
+    generalists: list[str] = []
+    monkeypatch.setattr("drafterforge.training.size.list_artifacts", lambda *_: generalists)
+    if "drafter=auto" in typed:
+        assert settings(folder, *typed).trainer.max_steps == 10000
+    generalists.append("general")
+    config = settings(folder, *typed)
+    assert (config.trainer.lr, config.trainer.max_steps, config.trainer.tokens_per_batch) == (1e-3, 600, 8192)
+    assert config.drafter.draft_vocab_size == 32000 and config.data.num_train == 5000
+    assert settings(folder, "domain=sql", command="prepare-data").data == config.data
+    assert settings(folder, "drafter=auto").trainer.max_steps == 10000  # of all domains
+
+
+def test_micro_batches_are_shared_as_the_size_says(folder, capsys):
+    overrides = ["domain=general", "target=hf", f"target.model={folder}", "trainer.devices=4"]
+    row = COMMANDS["train-drafter"]
+    config = _sized(load_config(row.name, row.config, overrides), row, overrides)
+    assert config.trainer.accumulate == 4 and config.trainer.tokens_per_batch == 8192
+    overrides = ["domain=general", "trainer.devices=4"]
+    with pytest.raises(ConfigError, match=r"4 devices cannot share .* type trainer\.accumulate=4"):
+        _sized(load_config(row.name, row.config, overrides), row, overrides)
 
 
 def test_the_answers_are_as_long_whichever_command_makes_them(folder):

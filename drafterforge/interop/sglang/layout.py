@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
-from drafterforge.errors import ArtifactError
-from drafterforge.interop.layout import DEPTH, TargetFacts, dtype_name, served_spec, tensors_of, write_model
+from drafterforge.interop.layout import DEPTH, TargetFacts, UnfitError, dtype_name, served_spec, tensors_of, write_model
 
 
 def write_sglang(
@@ -20,7 +19,7 @@ def write_sglang(
     out: the final path of `folder`.  dtype: of the weights; None: the smallest lossless one.
     """
     if drafter.spec.norm_before_residual:
-        raise ArtifactError(
+        raise UnfitError(
             f"{out} is not written: its drafter has norm_before_residual, which SGLang and SafeAILab's code ignore, so "
             "they would silently draft wrong tokens; type format=vllm, or drafter=OTHER"
         )
