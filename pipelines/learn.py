@@ -48,6 +48,9 @@ def run(cfg: Config) -> Path:
         return import_module("drafterforge.pipelines.learn_replay").run(cfg)
     folder = cfg.traffic_dir
     if StreamRecord.read(folder) is None:
+        if cfg.action == "status":
+            print(f"nothing was recorded in {folder}; `drafterforge serve learn=on` records answers")
+            return folder
         raise ArtifactError(f"{folder} holds no recorded traffic; start a server with `drafterforge serve learn=on`")
     actions = {"status": show_status, "run": learn, "rollback": roll_back, "export": export_learned, "delete": delete}
     actions.get(cfg.action, set_frozen)(cfg)
@@ -104,8 +107,12 @@ def show_status(cfg: Config) -> None:
         table.add_row("error", error)
     table_console().print(table)
     typed = target_flags(cfg)
-    state = f"; frozen, `drafterforge learn thaw{typed}` goes on" if learned.frozen else ""
-    print(f"next: drafterforge train-drafter data=traffic path={folder}{typed}{state}")
+    if learned.frozen:
+        print(f"frozen; `drafterforge learn thaw{typed}` goes on")
+    if shards:
+        print(f"next: drafterforge train-drafter data=traffic path={folder}{typed}")
+    else:
+        print("no answers are recorded; a server that was started with learn=on records them")
 
 
 def roll_back(cfg: Config) -> None:

@@ -36,7 +36,7 @@ from drafterforge.evaluation.step_clock import StepClock
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.console import print_noise, print_table
-from drafterforge.reporting.drafter_verdict import drafter_verdict
+from drafterforge.reporting.drafter_verdict import drafter_verdict, pairing_of
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.inputs import existing_answers, find_answers
@@ -107,7 +107,11 @@ def run(cfg: Config) -> Path:
     print_table(report, table_console())
     print(drafter_verdict(report, cfg.name))
     print_noise(report)
-    typed = f"bundle={cfg.name}{target_flags(cfg)}"
+    pairing = pairing_of(report, cfg.name)
+    bundled = f"bundle={cfg.name}" if pairing is None or pairing.better else ""
+    if not bundled:
+        print(f"the bundle {bundle} has {cfg.name} all the same, as an example; without bundle= the default decodes")
+    typed = f"{bundled}{target_flags(cfg)}".strip()
     print(f'wrote {file} after {clock.total / 60:.1f} min; next: drafterforge generate {typed} prompt="..."')
     require_lossless(report, file)
     return file

@@ -21,7 +21,7 @@ def run(cfg: Config) -> None:
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in EXTRA:
             raise
-        raise ConfigError(f'serve needs {error.name}; type pip install "drafterforge[serve]"') from error
+        raise ConfigError(f'serve needs {error.name}; type pip install ".[serve]" in the repository') from error
     cfg = dataclasses.replace(cfg, api_key=cfg.api_key or os.environ.get(API_KEY, ""))
     if not all(char.isprintable() and not char.isspace() for char in cfg.api_key):  # no client could send it
         raise ConfigError(f"the API key holds spaces, line ends or bytes that are no UTF-8; set another {API_KEY}")

@@ -256,6 +256,7 @@ MISTAKES = {
     "missing file": ([*TRAIN, "data=jsonl"], "data=jsonl needs a file: type path=FILE.jsonl"),
     "file without jsonl": ([*TRAIN, "path=x.jsonl"], "if it holds prompts, add data=jsonl"),
     "syntax": ([*TRAIN, "trainer.betas=[0.9"], "trainer.betas=[0.9 cannot be read"),
+    "syntax of a text": (["generate", "prompt=x", "stop=###"], """typed in quotes of both kinds: "stop=['###']\""""),
     "sweep": ([*TRAIN, "trainer.lr=1,2"], "trainer.lr takes one value"),
     "interpolation": ([*TRAIN, "trainer.lr=${nothing}"], "trainer.lr: Interpolation key"),
     "added key": ([*TRAIN, "+trainer.foo=1"], "no config key '+trainer.foo'"),

@@ -9,12 +9,11 @@ from pathlib import Path, PurePosixPath
 
 from drafterforge.artifacts.folder import restore_interrupted
 from drafterforge.artifacts.json_input import read_json
-from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.locate import BUNDLE, artifact_dir
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.catalogue import did_you_mean
 from drafterforge.errors import ArtifactError, ConfigError, quote
 
-BUNDLE = "bundle.json"  # the file that makes a folder a bundle
 MAX_LISTED = 3  # files that an error names
 
 

@@ -13,6 +13,7 @@ from drafterforge.config.catalogue import did_you_mean
 from drafterforge.config.commands import InspectConfig
 from drafterforge.errors import ArtifactError, quote
 
+BUNDLE = "bundle.json"  # the file that makes a folder a bundle
 MAX_NAMES = 12  # names that an error lists
 MAX_NAME_BYTES = 200  # names of temporary folders add some 30 bytes, and file systems allow 255
 SHIPPED = Path(__file__).parent.parent / "shipped"  # artifacts of the embedded target, part of the package
@@ -64,8 +65,8 @@ def folders_named(name: str, runs_dir: Path | str) -> list[Path]:
     folders = sorted(Path(runs_dir).glob(f"*/*/{escaped}")) or sorted(SHIPPED.glob(f"*/*/{escaped}"))
     if folders:
         return folders
-    paths = [path for folder in (Path(runs_dir), SHIPPED) for path in folder.glob("*/*/[!.]*") if path.is_dir()]
-    names = sorted({path.name for path in paths})
+    files = [path for folder in (Path(runs_dir), SHIPPED) for path in folder.glob("*/*/[!.]*/*.json")]
+    names = sorted({path.parent.name for path in files if path.name in (MANIFEST, BUNDLE)})
     raise ArtifactError(
         f"{name!r} is neither an artifact in {runs_dir} nor a file or folder here ({_available(names)})"
         f"{did_you_mean(name, names)}; type `drafterforge inspect PATH`"

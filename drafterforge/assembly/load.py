@@ -19,7 +19,7 @@ from drafterforge.config.names import AUTO, POOL
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.config.target import TargetConfig
-from drafterforge.errors import ArtifactError, DrafterforgeError
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
 from drafterforge.openmp import warn_if_too_late
 from drafterforge.targets.load import Target, load_target, target_name
 
@@ -104,6 +104,8 @@ def open(
         DrafterforgeError: with a one-line message, if the bundle is damaged or was made for another target.
     """
     warn_if_too_late()
+    if not isinstance(bundle, str | Path) or not str(bundle):
+        raise ConfigError(f"a bundle is a folder, a .tar, a hub id or a name, got {bundle!r}")
     target, drafter = str(target) if isinstance(target, Path) else target, drafter or ""
     runs_dir = os.path.expanduser(runs_dir)
     folder = locate(bundle if isinstance(bundle, Path) else bundle_path(bundle, target, runs_dir))
@@ -125,8 +127,12 @@ def open(
 def named_target(text: str, device: str, dtype: str) -> TargetConfig:
     """The configuration of the target with this name, hub id or folder."""
     values = {"name": "", "source": "hf", "model": text}
-    if text in catalogue.group_choices("target"):
+    names = catalogue.group_choices("target")
+    is_word = "/" not in text and not Path(text).expanduser().exists()
+    if text in names:
         values = catalogue.group_values("target", text)
+    elif is_word and (hint := catalogue.did_you_mean(text, names, 0.75)):
+        raise ConfigError(f"there is no target {text!r}{hint}; a folder or a hub id works too")
     return TargetConfig(**values, device=device, dtype=dtype)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack, overload
 
 from drafterforge.config.catalogue import did_you_mean
-from drafterforge.errors import ConfigError, DrafterforgeError
+from drafterforge.errors import ConfigError, DrafterforgeError, quote
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import Sampling
@@ -103,6 +103,8 @@ class TextEngine:
                 f"a prompt is a text or a list of messages, got {type(prompt).__name__}; "
                 "token ids go to engine.runtime.generate"
             )
+        if not prompt.strip() and not raw:
+            raise DrafterforgeError("the prompt is empty; with raw=True, white space is completed as it is")
         if raw or not self.target.tokenizer.chat_template:
             return prompt
         return [{"role": "user", "content": prompt}]
@@ -123,4 +125,8 @@ def read_options(options: Mapping[str, Any]) -> tuple[int, Sampling, tuple[str, 
     sampling = dict(options)
     max_new_tokens, raw = sampling.pop("max_new_tokens", MAX_NEW_TOKENS), sampling.pop("raw", False)
     stop = sampling.pop("stop", ())
+    if type(max_new_tokens) is not int:
+        raise ConfigError(f"max_new_tokens must be a whole number, got {quote(max_new_tokens)}")
+    if not isinstance(stop, str) and not (isinstance(stop, Sequence) and all(isinstance(text, str) for text in stop)):
+        raise ConfigError(f"stop must be a text or a list of texts, got {quote(stop)}")
     return max_new_tokens, Sampling(**sampling), (stop,) if isinstance(stop, str) else tuple(stop), raw

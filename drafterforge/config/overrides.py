@@ -210,8 +210,15 @@ def _value(key: str, text: str, hint: Any) -> Any:
     try:
         override = OverridesParser.create().parse_override(f"{key}={text}")
     except HydraException as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{key}={shorten(text)} cannot be read: {shorten(reason)}") from error
+        plain, quoted = _plain(hint), text.replace("'", "\\'")
+        examples = {str: f"'{quoted}'", list[str]: f"['{quoted}']"}
+        if plain not in examples or text.startswith(("[", "{")):
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"{key}={shorten(text)} cannot be read: {shorten(reason)}") from error
+        raise ConfigError(
+            f"{key}={shorten(text)} cannot be read; a text with such characters is typed in quotes of both kinds: "
+            f'"{key}={shorten(examples[plain])}"'
+        ) from error
     if override.is_sweep_override():
         raise ConfigError(f"{key} takes one value, got {quote(text)}; a list is typed as [a,b]")
     value = override.value()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Protocol
 
 from drafterforge.config.checks import require
@@ -19,7 +20,11 @@ class HasSampling(Protocol):
 
 
 def require_sampling(config: HasSampling) -> None:
-    """ConfigError if a sampling parameter is out of range."""
+    """ConfigError if a sampling parameter is no number or out of range."""
+    for name in ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "seed"):
+        whole, value = name in ("top_k", "seed"), getattr(config, name)
+        is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+        require(is_number, f"{name} must be a {'whole ' if whole else ''}number, got {value!r}")
     for name, in_range, expected in (
         ("repetition_penalty", config.repetition_penalty > 0, "> 0"),
         ("temperature", config.temperature >= 0, ">= 0"),

@@ -83,7 +83,10 @@ def served_rows(path: str | Path) -> Iterator[Row]:
             yield Row((), shard.name, number, answer.id, transcript=transcript)
             number += 1
     if not number:
-        raise ArtifactError(f"{path} holds no recorded answers; type path=FOLDER as in `record` of the vLLM server")
+        raise ArtifactError(
+            f"{path} holds no recorded answers; wanted the folder that `drafterforge serve learn=on` or `record` of a "
+            "vLLM server fills"
+        )
 
 
 class TargetOutputs(Protocol):

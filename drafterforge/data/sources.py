@@ -11,6 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from drafterforge.artifacts.locate import SHIPPED
+from drafterforge.artifacts.manifest import MANIFEST, Manifest
+from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.data import TEXT, DataConfig, DomainConfig
 from drafterforge.data.rows import Row
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
@@ -107,6 +110,19 @@ def check_rows(cfg: HasPrompts) -> None:
         raise ArtifactError(f"{cfg.data.path} has no prompts; wanted lines of {EXAMPLE}")
 
 
+def check_training(cfg: TrainDrafterConfig) -> None:
+    """As `check_rows`; also ArtifactError if the drafter would hide a shipped one of another domain."""
+    shipped = SHIPPED / cfg.target.folder_name / "drafters" / cfg.drafter_name
+    if (shipped / MANIFEST).is_file():
+        domain = Manifest.read(shipped).config.get("domain")
+        if domain != cfg.domain.name:
+            raise ArtifactError(
+                f"name={cfg.drafter_name} is the shipped drafter of domain={domain}, which a drafter of "
+                f"domain={cfg.domain.name} would hide; type name=OTHER"
+            )
+    check_rows(cfg)
+
+
 def is_allowed(licence: str | None, licences: Sequence[str]) -> bool:
     """Whether a licence starts with one of `licences`; True if there are none."""
     return not licences or (licence or "").lower().startswith(tuple(name.lower() for name in licences))
@@ -201,7 +217,7 @@ def _jsonl_messages(record: dict[str, Any]) -> tuple[dict[str, str], ...]:
     if empty := [key for key in _COLUMNS if key in record]:
         raise ValueError(f"an empty {empty[0]!r}, wanted the text that is asked")
     keys = shorten(", ".join(sorted(record))) or "none"
-    raise ValueError(f"no messages (keys: {keys}), wanted 'messages', 'turns' or 'prompt'")
+    raise ValueError(f"no messages (keys: {keys}), wanted 'messages', 'conversations', 'turns' or 'prompt'")
 
 
 # --- data sets -----------------------------------------------------------------------------------

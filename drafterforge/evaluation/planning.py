@@ -15,6 +15,7 @@ import torch
 
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.drafter import Eagle3DrafterConfig, LoraConfig
+from drafterforge.config.evaluation import EvalConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.kernels import gpu
 from drafterforge.targets.shape import ModelShape
@@ -132,6 +133,11 @@ def activation_bytes(cfg: TrainDrafterConfig, shape: ModelShape) -> float:
     return SINGLE * (inputs + states + stored * (8 * shape.hidden + 3 * shape.intermediate))
 
 
+def held_out(cfg: EvalConfig, work: Workload) -> int:
+    """Number of held-out prompts that are decoded at the end of a training."""
+    return min(cfg.num_prompts, len(work.prompts.get("test", ())) or cfg.num_prompts)
+
+
 def adapter_weights(shape: ModelShape, lora: LoraConfig, draft_vocab: int) -> int:
     """Weights of a LoRA of an EAGLE-3 drafter."""
     heads, keys = shape.heads * shape.head_dim, shape.key_heads * shape.head_dim
@@ -220,11 +226,12 @@ def estimate_stages(
         return share_out([stage for stage in stages if stage], cfg, devices, weights)
     # on a GPU, the check in single precision is left out if it does not fit
     checks = devices.host and cfg.eval.check_float32 and number_bytes < SINGLE
-    decoded = cfg.eval.num_prompts * cfg.eval.max_new_tokens * DECODED_METHODS
+    num_prompts = held_out(cfg.eval, work)
+    decoded = num_prompts * cfg.eval.max_new_tokens * DECODED_METHODS
     decoding = Stage(
         "decoding",
         decoded * read_seconds(weights, rates),
-        f"{cfg.eval.num_prompts} held-out prompts, {DECODED_METHODS} methods, each as fast as plain decoding",
+        f"{num_prompts} held-out prompts, {DECODED_METHODS} methods, each as fast as plain decoding",
         tokens=decoded,
         memory=weights + HALF * drafter + checks * SINGLE * shape.num_weights,
     )

@@ -9,7 +9,7 @@ from typing import Any
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.data.spool import FLUSH_TOKENS
 from drafterforge.evaluation.answering_trial import TrialAnswerer, answering_seconds, expected_lengths
-from drafterforge.evaluation.planning import SAVED, UNTIMED, Stage, Workload, feature_bytes
+from drafterforge.evaluation.planning import SAVED, UNTIMED, Stage, Workload, feature_bytes, held_out
 from drafterforge.evaluation.trial_workload import PlannedPrompts
 from drafterforge.targets.load import Target
 from drafterforge.targets.shape import ModelShape
@@ -57,7 +57,7 @@ def stages_of(
         is_trained = Stage("training", 0.0, f"{cfg.drafter_name} was trained before")
         stages.append(is_trained if planned.trained else _training(trials, cfg, work))
         if not target.is_spread:
-            stages.append(_decoding(trials, cfg))
+            stages.append(_decoding(trials, cfg, held_out(cfg.eval, work)))
     return stages
 
 
@@ -115,16 +115,16 @@ def _training(trials: Trials, cfg: TrainDrafterConfig, work: Workload) -> Stage:
     )
 
 
-def _decoding(trials: Trials, cfg: TrainDrafterConfig) -> Stage:
+def _decoding(trials: Trials, cfg: TrainDrafterConfig, num_prompts: int) -> Stage:
     lengths = expected_lengths(trials.answerer.lengths, cfg.eval.max_new_tokens) if trials.answerer else []
     lengths = [min(length, cfg.eval.max_new_tokens) for length in lengths]
     mean = sum(lengths) / len(lengths) if lengths else cfg.eval.max_new_tokens
-    tokens = round(cfg.eval.num_prompts * mean)
+    tokens = round(num_prompts * mean)
     seconds = trials.decoding_fixed_s + sum(tokens / row["tokens_per_s"] for row in trials.rows)
     return Stage(
         "decoding",
         seconds,
-        f"{cfg.eval.num_prompts} held-out prompts, {len(trials.rows)} methods, {mean:.0f} tokens each",
+        f"{num_prompts} held-out prompts, {len(trials.rows)} methods, {mean:.0f} tokens each",
         tokens * len(trials.rows),
         trials.decoding_peak,
     )

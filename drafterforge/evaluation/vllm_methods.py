@@ -20,7 +20,7 @@ from drafterforge.evaluation.vllm_server import HOST, VllmServer, option, server
 from drafterforge.interop.vllm.pool_folder import ARCHITECTURE
 from drafterforge.interop.vllm.settings import KEY, ServingSettings
 
-PLUG_IN = 'the pool needs our plug-in beside vLLM: type pip install "drafterforge[vllm]" there'
+PLUG_IN = 'the pool needs our plug-in beside vLLM: type pip install ".[vllm]" in the repository there'
 
 
 class ServedMethods:

@@ -44,7 +44,7 @@ def find_command(command: str) -> Path:
         where = "at this path" if os.sep in command else "on the PATH"
         raise ConfigError(
             f"suite.vllm_command={command}: there is no such program {where}; type pip install "
-            '"drafterforge[vllm]", or suite.vllm_command=FOLDER/bin/vllm'
+            '".[vllm]" in the repository, or suite.vllm_command=FOLDER/bin/vllm'
         )
     return Path(path).absolute()
 

@@ -66,6 +66,9 @@ def drafter_verdict(report: Report, trained: str) -> str:
         few = f"{len(pairs)} prompt{'s are' if len(pairs) > 1 else ' is'} too few for a verdict"
         figures += f", but {few}; test more prompts, and keep `{name}` until then"
         return f"`{trained}` is not shown to draft better than `{name}`: {figures}"
+    if all(pair[:2] == pair[2:] for pair in pairs):
+        same = f"`{trained}` drafts exactly as `{name}` on all {len(pairs)} prompts, {mats[0]:.2f} tokens per cycle"
+        return f"{same}: training has changed nothing; keep `{name}`, or train on more prompts or for more steps"
     figures += f" (95 % interval {bounds[0]:.2f}-{bounds[1]:.2f}, {len(pairs)} prompts)"
     drafter = recommended_drafter(report, trained)
     fastest = f"{'' if drafter else 'plain decoding: '}drafter={drafter}"

@@ -130,6 +130,18 @@ def test_an_answer_has_tokens_cycles_and_seconds(engine):
         (lambda engine: engine.generate(QUESTION, temperature=-1), "temperature must be >= 0, got -1"),
         (lambda engine: engine.generate(QUESTION, max_new_tokens=0), "max_new_tokens must be >= 1, got 0"),
         (
+            lambda engine: engine.generate(QUESTION, max_new_tokens=2.5),
+            "max_new_tokens must be a whole number, got 2.5",
+        ),
+        (lambda engine: engine.generate(QUESTION, temperature="hot"), "temperature must be a number, got 'hot'"),
+        (lambda engine: engine.generate(QUESTION, temperature=None), "temperature must be a number, got None"),
+        (lambda engine: engine.generate(QUESTION, top_k=2.5), r"top_k must be a whole number, got 2\.5"),
+        (lambda engine: engine.generate(QUESTION, seed=True), "seed must be a whole number, got True"),
+        (lambda engine: engine.generate(QUESTION, stop=5), "stop must be a text or a list of texts, got 5"),
+        (lambda engine: engine.generate(" "), "the prompt is empty"),
+        (lambda _: drafterforge.load("smolm2-135m"), "no target 'smolm2-135m'; did you mean smollm2-135m"),
+        (lambda _: drafterforge.open(None), "a bundle is a folder, a .tar, a hub id or a name, got None"),
+        (
             lambda engine: engine.generate([[1, 2]]),
             "text or a list of messages, got list; token ids go to engine.runtime",
         ),

@@ -85,14 +85,17 @@ def test_the_status_shows_what_is_recorded_and_delete_deletes_it(bench):
     flags = f"target=hf target.model={bench.target} target.name=tiny target.dtype=float32 runs_dir={bench.runs}"
     assert f"next: drafterforge train-drafter data=traffic path={ring} {flags}\n" in status.out
     assert f"nothing is learned until `drafterforge learn thaw {flags}`" in bench("learn", "freeze").out
-    assert f"; frozen, `drafterforge learn thaw {flags}` goes on" in bench("learn", "status").out
+    assert f"frozen; `drafterforge learn thaw {flags}` goes on" in bench("learn", "status").out
     done = bench("learn", "delete")
     assert done.code == 0 and used_bytes(ring) == 0
-    assert "0 now" in bench("learn", "status").out
+    status = bench("learn", "status").out
+    assert "0 now" in status and "no answers are recorded" in status and "next:" not in status
 
 
 def test_mistakes_are_one_line(bench):
-    assert "holds no recorded traffic; start a server with `drafterforge serve" in bench("learn", "status").one_line()
+    assert "holds no recorded traffic; start a server with `drafterforge serve" in bench("learn", "freeze").one_line()
+    status = bench("learn", "status")
+    assert status.code == 0 and "nothing was recorded in" in status.out
     assert "got 'forget'" in bench("learn", "forget").one_line()
     assert "learn.sample must lie in [0, 1]" in bench("serve", "learn=on", "learn.sample=2").one_line()
 

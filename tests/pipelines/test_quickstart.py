@@ -117,7 +117,8 @@ def test_tuning_without_gain_is_reported_and_the_next_command_works(pool):
     warning = "quickstart continued sql for 4 steps; validation did not improve, so quickstart is a copy of sql; "
     assert f"{warning}8 answers to learn from" in done.err and report_of(pool)["curves"]["quickstart"]["best_step"] == 0
     typed = done.out.splitlines()[-1].partition("next: drafterforge ")[2]
-    assert typed.startswith("generate bundle=quickstart") and pool(*typed.split(), "max_new_tokens=3").code == 0
+    assert typed.startswith("generate target=hf") and pool(*typed.split(), "max_new_tokens=3").code == 0
+    assert "quickstart` drafts exactly as `sql`" in done.out and "quickstart all the same, as an example" in done.out
 
 
 def test_the_results_page_shows_the_report(quick, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,12 +12,15 @@ import pytest
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import SHIPPED, list_artifacts
 from drafterforge.assembly.runs import RunsFolder
+from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import load_config
-from drafterforge.config.data import POOL_DOMAINS
+from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
 from drafterforge.config.names import parts_of
 from drafterforge.config.serving import GenerateConfig
+from drafterforge.data.sources import check_training
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.drafters.retrieval.model import SEPARATOR, Datastore
+from drafterforge.errors import ArtifactError
 from drafterforge.reporting.papers.selector_steps import DEFAULT_EXPERTS
 from drafterforge.router.router import Router
 
@@ -75,3 +79,15 @@ def test_the_shipped_router_serves_the_shipped_pool(tmp_path):
     probs = router.label_shares(pool.drafters)
     drafters = [pool.drafters[index] for index in probs.argmax(axis=1)]
     assert drafters == [f"{label}+store" for label in router.labels] and sorted(router.labels) == sorted(EXPERTS)
+
+
+def test_a_drafter_of_another_domain_does_not_hide_a_shipped_one(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "Why is my pod pending?"}\n')
+    cfg = TrainDrafterConfig(
+        name="general", domain=DomainConfig(name="k8s"), data=DataConfig(source="jsonl", path=str(path))
+    )
+    with pytest.raises(ArtifactError, match=r"general is the shipped drafter of domain=general, .* type name=OTHER"):
+        check_training(cfg)
+    check_training(replace(cfg, name="mine"))
+    check_training(replace(cfg, name="", domain=DomainConfig(name="sql")))

@@ -33,6 +33,14 @@ def test_a_worse_drafter_is_not_recommended():
     )
 
 
+def test_a_drafter_that_training_did_not_change_says_so():
+    sentence = drafter_verdict(report_of([30, 20, 30, 25], [30, 20, 30, 25]), "mine")
+    assert sentence.startswith(
+        "`mine` drafts exactly as `general` on all 4 prompts, 2.29 tokens per cycle: training has "
+    )
+    assert sentence.endswith("keep `general`, or train on more prompts or for more steps")
+
+
 def test_an_insignificant_gain_is_called_not_shown():
     sentence = drafter_verdict(report_of([20, 45, 20, 45], [30] * 4), "mine")
     assert sentence.startswith("`mine` is not shown to draft better than `general`: ")
