@@ -175,8 +175,8 @@ def estimate_stages(
     if data.answers == "target" and work.num_answers:
         typical = max(max(lengths, default=0) for lengths in work.prompts.values()) + data.max_new_tokens
         read_s = read_seconds(weights + data.batch_size * typical * token_cache, rates)
-        step_s = max(read_s, multiply_seconds(data.batch_size * shape.num_weights, rates))
-        prefill = sum(map(sum, work.prompts.values())) * shape.num_weights
+        step_s = max(read_s, multiply_seconds(data.batch_size * shape.active_weights, rates))
+        prefill = sum(map(sum, work.prompts.values())) * shape.active_weights
         seconds = work.answered_tokens / data.batch_size * step_s + multiply_seconds(prefill, rates)
         answers = Stage(
             "answers",
@@ -188,7 +188,7 @@ def estimate_stages(
         )
     elif work.num_answers:
         answers = replace(answers, derivation=UNTIMED[data.answers], lasting=5 * work.stored_tokens)
-    capture_s = multiply_seconds(work.stored_tokens * shape.num_weights, rates)
+    capture_s = multiply_seconds(work.stored_tokens * shape.active_weights, rates)
     stages = [answers, features_stage(cfg, work, shape.hidden, capture_s, held)]
     if not isinstance(cfg, TrainDrafterConfig) or not isinstance(cfg.drafter, Eagle3DrafterConfig):
         return share_out([stage for stage in stages if stage], cfg, devices, weights)
@@ -204,7 +204,7 @@ def estimate_stages(
     validations = -(-trainer.max_steps // trainer.val_every)
     products += validations * validated * trainer.validated_steps * drafter
     if data.features == "online":
-        products += (tokens + validations * validated) * shape.num_weights
+        products += (tokens + validations * validated) * shape.active_weights
     logits = 3 * SINGLE * trainer.loss_chunk * min(drafter_cfg.draft_vocab_size, shape.vocab)
     training = Stage(
         "training",
@@ -230,7 +230,7 @@ def estimate_stages(
     decoded = num_prompts * cfg.eval.max_new_tokens * DECODED_METHODS
     decoding = Stage(
         "decoding",
-        decoded * read_seconds(weights, rates),
+        decoded * read_seconds(shape.active_weights * number_bytes, rates),
         f"{num_prompts} held-out prompts, {DECODED_METHODS} methods, each as fast as plain decoding",
         tokens=decoded,
         memory=weights + HALF * drafter + checks * SINGLE * shape.num_weights,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from drafterforge.artifacts.json_input import MAX_NUMBER, read_json
 from drafterforge.config.target import TargetConfig
@@ -13,6 +15,38 @@ from drafterforge.targets.smollm2 import ensure_smollm2
 DRAFTER_LAYERS = 1
 COUNTS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 OPTIONAL_COUNTS = ("num_key_value_heads", "head_dim")
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")  # the first that is there counts
+
+
+@dataclass(frozen=True)
+class MixtureShape:
+    """Sizes of a target's layers with a mixture of experts."""
+
+    layers: int  # that have one
+    experts: int  # that a router chooses from
+    active: int  # that compute a token
+    intermediate: int  # of an expert
+    shared: int  # intermediate size of the experts that compute every token together
+
+    @staticmethod
+    def of(config: Mapping[str, Any], layers: int, intermediate: int, path: Path) -> MixtureShape | None:
+        """Those of a config.json; None of a model without.  layers, intermediate: of the model."""
+
+        def count(name: str, default: int) -> int:
+            number = default if config.get(name) is None else config[name]
+            if type(number) is not int or not 0 <= number <= MAX_NUMBER:
+                raise ArtifactError(f"{path} has {name}={quote(number)}; wanted a whole number")
+            return number
+
+        experts = count(next((name for name in EXPERT_COUNTS if config.get(name) is not None), EXPERT_COUNTS[0]), 0)
+        if experts < 2:
+            return None
+        size = count("moe_intermediate_size", intermediate)
+        shared = count("shared_expert_intermediate_size", count("n_shared_experts", 0) * size)
+        dense = config.get("mlp_only_layers")
+        dense = len(dense) if isinstance(dense, list) else count("first_k_dense_replace", 0)
+        sparse = layers // max(count("decoder_sparse_step", 1), 1) - dense
+        return MixtureShape(max(sparse, 0), experts, min(count("num_experts_per_tok", 2), experts), size, shared)
 
 
 @dataclass(frozen=True)
@@ -27,6 +61,7 @@ class ModelShape:
     intermediate: int
     vocab: int
     tied: bool  # whether the output head is the embedding
+    mixture: MixtureShape | None = None
 
     @staticmethod
     def read(path: Path) -> ModelShape:
@@ -49,18 +84,31 @@ class ModelShape:
             intermediate=intermediate,
             vocab=vocab,
             tied=bool(content.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
+            mixture=MixtureShape.of(config, layers, intermediate, path),
         )
 
     def layer_numbers(self, inputs: int = 1) -> int:
-        """Weights of a decoder layer whose attention reads `inputs` concatenated hidden states."""
+        """Weights of a decoder layer with one MLP, whose attention reads `inputs` concatenated hidden states."""
         attention = self.hidden * self.head_dim * (inputs * (self.heads + 2 * self.key_heads) + self.heads)
         return attention + 3 * self.hidden * self.intermediate
 
     @property
     def num_weights(self) -> int:
         """Weights of the model, without norms."""
-        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
-        return self.layers * self.layer_numbers() + embeddings
+        return self._weights(self.mixture.experts if self.mixture else 0)
+
+    @property
+    def active_weights(self) -> int:
+        """Weights that compute a token: `num_weights`, less the experts that its router does not choose."""
+        return self._weights(self.mixture.active if self.mixture else 0)
+
+    def _weights(self, experts: int) -> int:
+        """Weights with so many experts of each mixture."""
+        weights = self.layers * self.layer_numbers() + self.vocab * self.hidden * (1 if self.tied else 2)
+        if self.mixture is None:
+            return weights
+        per_layer = experts * self.mixture.intermediate + self.mixture.shared - self.intermediate
+        return weights + 3 * self.hidden * self.mixture.layers * per_layer
 
     def drafter_weights(self, draft_vocab: int, own_head: bool) -> int:
         """Weights of an EAGLE-3 drafter: fc over three features, a layer over two states, and a head if it has one."""

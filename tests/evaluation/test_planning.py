@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import MixtralConfig, Qwen2MoeConfig, Qwen3MoeConfig
 
 from drafterforge.cli.overrides import read_config
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
@@ -104,6 +105,92 @@ def test_weights_are_counted():
 def test_the_shipped_target_s_weights_are_within_a_percent_of_its_name():
     smollm2 = ModelShape(576, 30, 9, 3, 64, 1536, 49152, tied=True)
     assert smollm2.num_weights == pytest.approx(134.5e6, rel=0.01)
+
+
+MIXTURES = {  # published sizes, in billions of weights: all, and those that compute a token
+    "Mixtral-8x7B": (
+        MixtralConfig(
+            hidden_size=4096,
+            num_hidden_layers=32,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+            intermediate_size=14336,
+            vocab_size=32000,
+            num_local_experts=8,
+            num_experts_per_tok=2,
+        ),
+        46.7,
+        12.9,
+    ),
+    "Qwen3-30B-A3B": (
+        Qwen3MoeConfig(
+            hidden_size=2048,
+            num_hidden_layers=48,
+            num_attention_heads=32,
+            num_key_value_heads=4,
+            head_dim=128,
+            intermediate_size=6144,
+            moe_intermediate_size=768,
+            num_experts=128,
+            num_experts_per_tok=8,
+            vocab_size=151936,
+        ),
+        30.5,
+        3.3,
+    ),
+    "Qwen1.5-MoE-A2.7B": (
+        Qwen2MoeConfig(
+            hidden_size=2048,
+            num_hidden_layers=24,
+            num_attention_heads=16,
+            num_key_value_heads=16,
+            intermediate_size=5632,
+            moe_intermediate_size=1408,
+            shared_expert_intermediate_size=5632,
+            num_experts=60,
+            num_experts_per_tok=4,
+            vocab_size=151936,
+        ),
+        14.3,
+        2.7,
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "all_weights", "active"), MIXTURES.values(), ids=MIXTURES)
+def test_all_experts_of_a_mixture_are_counted(tmp_path, config, all_weights, active):
+    config.save_pretrained(tmp_path)
+    shape = ModelShape.read(tmp_path / "config.json")
+    assert shape.num_weights == pytest.approx(1e9 * all_weights, rel=0.01)
+    assert shape.active_weights == pytest.approx(1e9 * active, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("change", "mixtures"),
+    [
+        ({"mlp_only_layers": [0]}, 1),
+        ({"first_k_dense_replace": 1}, 1),
+        ({"decoder_sparse_step": 2}, 1),
+        ({"num_experts": 1}, 0),
+        ({}, 2),
+    ],
+    ids=str,
+)
+def test_layers_without_a_mixture_are_not_counted_as_one(tmp_path, change, mixtures):
+    path = tmp_path / "config.json"
+    mixture = {"num_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 8, "n_shared_experts": 1}
+    path.write_text(json.dumps(TOY | mixture | change))
+    shape = ModelShape.read(path)
+    # four experts and a shared one, each of 8, in place of an MLP of 16
+    assert shape.num_weights == SHAPE.num_weights + mixtures * 3 * 8 * (5 * 8 - 16)
+    assert shape.active_weights == SHAPE.num_weights + mixtures * 3 * 8 * (2 * 8 - 16)
+
+
+def test_a_mixture_s_sizes_must_be_numbers(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TOY | {"num_experts": "many"}))
+    with pytest.raises(ArtifactError, match="has num_experts='many'; wanted a whole number"):
+        ModelShape.read(path)
 
 
 def test_features_take_their_bytes_twice_until_all_are_stored():
