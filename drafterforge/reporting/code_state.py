@@ -23,6 +23,7 @@ PARTS = {  # name -> files below the package; a file belongs to the first part t
         "runtime/verify_costs.py",
         "runtime/worth*.py",
     ),
+    "sizes": ("targets/shape.py",),  # read by `plan` and `size=auto`, by no decoding
     "drafters": ("drafters/**/*.py",),
     "kernels": ("kernels/*.py", "kernels/*.c", "kernels/*.h"),
     "policy training": ("training/planner.py", "training/policies.py", "training/ppo*.py"),
