@@ -119,6 +119,7 @@ class PlannerPolicyConfig(ShapePolicyConfig):
         super().__post_init__()
         require_at_least("policy.weight_decay", self.weight_decay, 0.0)
         require_counts(self, "policy", "planner_rounds")
+        require(self.hold_cycles == 1, "policy=planner plans every cycle, got policy.hold_cycles; leave it out")
 
 
 @dataclass(frozen=True)

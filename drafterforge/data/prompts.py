@@ -22,7 +22,7 @@ SPLITS = ("train", "val", "test")
 _REFILL = 0.05  # share of the largest split that moves to an empty one
 MIN_VERDICT = 4  # held-out prompts of a verdict on a drafter; an interval over fewer says nothing
 SMALL = 160  # prompts of which 5 % are enough held-out prompts; fewer are split by `_hold_out`
-HELD_OUT = {"test": (8, 5), "val": (4, 10)}  # of a small set: at least the first, but no more than 1 / the second
+HELD_OUT = {"test": (8, 5), "val": (8, 5)}  # of a small set: at least the first, but no more than 1 / the second
 
 
 def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str, list[Prompt]]:

@@ -44,7 +44,22 @@ def measured_rows(report: Report, index: int) -> list[MeasuredRow]:
     """The rows of a report that count.  index: of the report."""
     plain = [row for row in rows_of(report) if is_plain(row) and not is_tuned(row) and not row.get("axis")]
     measured = _with_seeds([_measured(row, index, text(report.get("suite"))) for row in plain])
+    measured = _with_paper(measured)
     return measured + _spec_bench(measured) + _by_domain(report, index)
+
+
+def best_static_of(paper: str) -> str:
+    """The schedule of the best static tree of the grid of a paper's policies; each paper has another grid."""
+    return f"{BEST_STATIC} of {paper}"
+
+
+def _with_paper(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """The rows of a report, its best static tree named after the paper whose policies the report has."""
+    papers = [paper for paper in EAGLE_TREES if any(row.schedule == paper for row in rows)]
+    if len(papers) != 1:
+        return list(rows)
+    name = best_static_of(papers[0])
+    return [replace(row, schedule=name) if row.schedule == BEST_STATIC else row for row in rows]
 
 
 def temperature_of(report: Report) -> float:

@@ -193,7 +193,8 @@ SELECTOR_FORMS = (
         "MAT on prompts of all domains, replayed: 160 at T = 0, 96 at the others. A sampled answer confirms drafts as "
         "a greedy one does: the token that plain decoding samples at that seed is accepted. The papers verify by "
         "rejection instead, and their theorems are about its acceptance probability, 1 - TV; docs/results.md compares "
-        "both. Options of selectors are the same at all temperatures.",
+        "both. Above T = 0 a replay tells selectors of full information only whether a draft was accepted, where live "
+        "decoding on a CPU tells them its probability. Options of selectors are the same at all temperatures.",
         {f"T = {temperature:g}": (f"{temperature:g}",) for temperature in TEMPERATURES},
         ("mat",),
         (ALONE, UCBSPEC, EXP3SPEC, Line("MetaSD-UCB", "metasd_ucb"), *HEDGESPEC, HINDSIGHT),
