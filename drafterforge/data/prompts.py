@@ -9,6 +9,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.config.progress import say
 from drafterforge.data.rows import Row
 from drafterforge.data.served import served_rows
 from drafterforge.data.sources import hf_rows, jsonl_rows
@@ -92,6 +93,9 @@ def _from_grammars(
 
 
 def _draw(domain: str, split: str, count: int, seed: int, path: str) -> list[Prompt]:
+    draws = grammar.draw_prompts(domain, split, count, seed, path)
+    if len(draws) < count:
+        say(f"the {domain} grammar has only {len(draws):,} distinct {split} prompts, not {count:,}; all are used")
     return [
         Prompt(
             id=f"{domain}-{split}-{number:05d}",
@@ -100,7 +104,7 @@ def _draw(domain: str, split: str, count: int, seed: int, path: str) -> list[Pro
             messages=({"role": "user", "content": draw.text},),
             source="grammar",
         )
-        for number, draw in enumerate(grammar.draw_prompts(domain, split, count, seed, path))
+        for number, draw in enumerate(draws)
     ]
 
 

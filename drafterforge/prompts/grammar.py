@@ -10,7 +10,6 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
-from drafterforge.config.progress import say
 from drafterforge.errors import ConfigError
 from drafterforge.prompts.domains import domains, grammar_path
 from drafterforge.prompts.files import Writer, read_grammar, read_tasks
@@ -97,11 +96,8 @@ def carries_text(domain: str) -> bool:
 
 
 def draw_prompts(domain: str, split: str, count: int, seed: int, path: str = "") -> list[Draw]:
-    """The first `count` distinct prompts of a split, in the order of `seed`."""
+    """The first `count` distinct prompts of a split, in the order of `seed`; all, if there are fewer."""
     source = grammar(domain, path)
     if split not in SPLITS:
         raise ConfigError(f"no split {split!r}; type one of {', '.join(SPLITS)}")
-    draws = list(islice(source.draws(split, seed), count))
-    if len(draws) < count:
-        say(f"the {domain} grammar has only {len(draws):,} distinct {split} prompts, not {count:,}; all are used")
-    return draws
+    return list(islice(source.draws(split, seed), count))

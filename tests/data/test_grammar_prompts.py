@@ -34,6 +34,16 @@ def test_grammar_prompts_fill_every_split_and_repeat_exactly(grammar):
     assert prompts == load_prompts(data, SQL, seed=3)
 
 
+def test_a_grammar_with_fewer_prompts_gives_all_and_says_so(grammar, monkeypatch, capsys):
+    draw = grammar_module.draw_prompts
+    monkeypatch.setattr(
+        grammar_module, "draw_prompts", lambda domain, split, count, *more: draw(domain, split, 9, *more)
+    )
+    assert len(load_prompts(DataConfig(num_train=500, num_val=9, num_test=9), SQL, seed=0)["train"]) == 9
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1 and "has only 9 distinct train prompts, not 500; all are used" in printed
+
+
 def test_general_is_the_weighted_mixture_evenly_interleaved(grammar):
     general = DomainConfig(name="general", weights={"sql": 3.0, "math": 1.0, "chat": 0.0})
     train = load_prompts(DataConfig(num_train=400), general, seed=0)["train"]
