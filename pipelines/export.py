@@ -53,8 +53,8 @@ def require_no_contents(cfg: Config, folder: Path) -> None:
     if typed:
         key = f"{typed[0]}=" if typed[0] in ("licence", "target_licence") else f"{typed[0]}.*"
         raise ConfigError(
-            f"{folder} exists, so {key} is not read by format={cfg.format}; type drafterforge export "
-            f"bundle={cfg.bundle_name}{target_flags(cfg)} overwrite=true with it first"
+            f"{folder} exists, so {key} is not read by format={cfg.format}; type it with `drafterforge export "
+            f"bundle={cfg.bundle_name} overwrite=true` first"
         )
 
 

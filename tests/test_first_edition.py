@@ -39,7 +39,7 @@ def test_a_bundle_of_the_first_edition_gives_the_tokens_it_gave(case, tmp_path):
     bundle = "hedge.tar" if name == "hedge" else name
     path = Path(shutil.copytree(STORED / "artifacts" / "tiny" / "bundles", tmp_path / "bundles")) / bundle
     target = str(STORED / "target")
-    engine = drafterforge.open(path, target=target, dtype="float32", drafter=drafter)
+    engine = drafterforge.open(path, target=target, dtype="float32", drafter=drafter or "auto")
     answers = engine.runtime.generate(PROMPTS, max_new_tokens=24)
     assert [answer.tokens for answer in answers] == EXPECTED[case]["tokens"]
     # Tree shapes may follow the device; the drafters that a stored router or scheduler works with may not.

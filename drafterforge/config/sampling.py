@@ -22,9 +22,9 @@ class HasSampling(Protocol):
 def require_sampling(config: HasSampling) -> None:
     """ConfigError if a sampling parameter is no number or out of range."""
     for name in ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "seed"):
-        whole, value = name in ("top_k", "seed"), getattr(config, name)
-        is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-        require(is_number, f"{name} must be a {'whole ' if whole else ''}number, got {value!r}")
+        is_count, value = name in ("top_k", "seed"), getattr(config, name)
+        is_number = isinstance(value, Integral if is_count else Real) and not isinstance(value, bool)
+        require(is_number, f"{name} must be a {'whole ' if is_count else ''}number, got {value!r}")
     for name, in_range, expected in (
         ("repetition_penalty", config.repetition_penalty > 0, "> 0"),
         ("temperature", config.temperature >= 0, ">= 0"),

@@ -129,7 +129,7 @@ def requested_names(cfg: ExportConfig) -> list[str]:
 def not_exportable(which: str, kind: str, format: str) -> ArtifactError:
     """The error for a drafter that this format cannot hold."""
     formats = [name for name in SINGLE_DRAFTERS if name in kind_named(kind).exports]
-    hint = f"type format={'|'.join(formats)}" if formats else "type format=vllm-pool to pack it into a bundle"
+    hint = f"type format={'|'.join(formats)}" if formats else "no format for other programs holds such drafters alone"
     return ArtifactError(f"{which} is a {kind} drafter, which format={format} cannot hold; {hint}")
 
 

@@ -62,13 +62,15 @@ def drafter_verdict(report: Report, trained: str) -> str:
         return ""
     name, mats, pairs, bounds = pairing.reference, pairing.mats, pairing.pairs, pairing.bounds
     figures = f"{mats[0]:.2f} tokens per cycle against {mats[1]:.2f}, {mats[0] / mats[1]:.2f}x"
+    if all(pair[:2] == pair[2:] for pair in pairs):
+        return (
+            f"`{trained}` drafts exactly as `{name}` on all {len(pairs)} prompts, {mats[0]:.2f} tokens per cycle: "
+            f"training has changed nothing; keep `{name}`, or train on more prompts or for more steps"
+        )
     if bounds is None:
         few = f"{len(pairs)} prompt{'s are' if len(pairs) > 1 else ' is'} too few for a verdict"
         figures += f", but {few}; test more prompts, and keep `{name}` until then"
         return f"`{trained}` is not shown to draft better than `{name}`: {figures}"
-    if all(pair[:2] == pair[2:] for pair in pairs):
-        same = f"`{trained}` drafts exactly as `{name}` on all {len(pairs)} prompts, {mats[0]:.2f} tokens per cycle"
-        return f"{same}: training has changed nothing; keep `{name}`, or train on more prompts or for more steps"
     figures += f" (95 % interval {bounds[0]:.2f}-{bounds[1]:.2f}, {len(pairs)} prompts)"
     drafter = recommended_drafter(report, trained)
     fastest = f"{'' if drafter else 'plain decoding: '}drafter={drafter}"

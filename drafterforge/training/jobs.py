@@ -70,9 +70,9 @@ class DrafterRun:
         """Whether the drafter was trained before; says so."""
         finished = self.artifact.existing is not None and not self.artifact.overwrite
         if finished:
-            same = self.artifact.existing.metrics.get("best_step") == 0
-            kept = ", which did not improve it: it has the weights that it started from" if same else ""
-            say(f"drafter: {self.path} was trained before with these settings{kept}")
+            is_copy = self.artifact.existing.metrics.get("best_step") == 0
+            result = ", which did not improve it: it has the weights that it started from" if is_copy else ""
+            say(f"drafter: {self.path} was trained before with these settings{result}")
         return finished
 
     def write(self, drafter: TrainedDrafter) -> Path:

@@ -52,7 +52,7 @@ def test_jsonl_takes_messages_turns_conversations_and_prompts(tmp_path):
         ('{"messages": [', "no JSON"),
         ("hello", "no JSON"),
         ("[1, 2]", "a list, wanted an object"),
-        ('{"text": "hi"}', r"no messages \(keys: text\), wanted 'messages', 'turns' or 'prompt'"),
+        ('{"text": "hi"}', r"no messages \(keys: text\), wanted 'messages', 'conversations', 'turns' or 'prompt'"),
         ('{"messages": []}', "an empty 'messages', wanted the text that is asked"),
         ('{"prompt": ""}', "an empty 'prompt', wanted the text that is asked"),
         ('{"prompt": null}', "an empty 'prompt'"),
@@ -186,7 +186,7 @@ def test_all_files_of_a_folder_are_read_and_lines_of_other_licences_dropped(tmp_
         load(folder, licences=["BSD"])
 
 
-@pytest.mark.parametrize(("number", "sizes"), [(42, [30, 4, 8]), (40, [28, 4, 8]), (20, [14, 2, 4])])
+@pytest.mark.parametrize(("number", "sizes"), [(42, [26, 8, 8]), (40, [24, 8, 8]), (20, [12, 4, 4])])
 def test_a_small_file_holds_out_enough_prompts_for_a_verdict(tmp_path, number, sizes):
     path = write_lines(tmp_path / "a.jsonl", [{"prompt": f"ask {i}"} for i in range(number)])
     prompt_texts = texts(load(path))

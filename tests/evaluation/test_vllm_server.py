@@ -156,7 +156,7 @@ def test_a_port_in_use_is_refused():
 
 @pytest.mark.parametrize(("command", "where"), [("vllm-nowhere", "on the PATH"), ("./nowhere/vllm", "at this path")])
 def test_a_missing_program_is_one_line(command, where):
-    with pytest.raises(ConfigError, match=f'no such program {where}; type pip install "drafterforge.vllm."'):
+    with pytest.raises(ConfigError, match=f'no such program {where}; type pip install "..vllm."'):
         find_command(command)
 
 

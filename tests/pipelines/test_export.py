@@ -93,7 +93,10 @@ def test_an_archive_is_the_same_bytes_again(exported, tmp_path):
 )
 def test_contents_of_a_bundle_that_exists_are_not_typed_in_vain(exported, typed, key):
     line = exported("export", "bundle=house", "format=tar", typed).one_line()
-    assert f"exists, so {key} is not read by format=tar" in line and "overwrite=true with it first" in line
+    assert (
+        f"exists, so {key} is not read by format=tar" in line
+        and "`drafterforge export bundle=house overwrite=true" in line
+    )
 
 
 def test_a_drafter_that_a_format_cannot_hold_is_left_out_unless_it_is_named(exported, monkeypatch):

@@ -76,7 +76,7 @@ def test_without_the_extra_one_line_says_how_to_get_it(bench, monkeypatch, missi
     for name in [name for name in sys.modules if name.startswith("drafterforge.server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    assert f'serve needs {missing}; type pip install "drafterforge[serve]"' in bench("serve").one_line()
+    assert f'serve needs {missing}; type pip install ".[serve]" in the repository' in bench("serve").one_line()
 
 
 @pytest.mark.parametrize(

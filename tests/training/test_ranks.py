@@ -239,9 +239,9 @@ def test_a_target_that_is_spread_over_gpus_has_one_process(no_ranks, capsys):
 
 def test_devices_that_cannot_share_the_batches_are_refused_with_settings_that_can():
     with pytest.raises(ConfigError, match=r"type trainer\.accumulate=4, and trainer\.tokens_per_batch=512 "):
-        TrainerConfig(devices=4)
+        TrainerConfig(devices=4).require_shares(4)
     with pytest.raises(ConfigError, match=r"8 devices cannot share .* type trainer\.accumulate=8"):
-        TrainerConfig(devices=4, num_nodes=2, accumulate=4)
+        TrainerConfig(devices=4, num_nodes=2, accumulate=4).require_shares(8)
 
 
 @pytest.mark.parametrize(
