@@ -111,8 +111,8 @@ def run(cfg: Config) -> Path:
     bundled = f"bundle={cfg.name}" if pairing is None or pairing.better else ""
     if not bundled:
         print(f"the bundle {bundle} has {cfg.name} all the same, as an example; without bundle= the default decodes")
-    typed = f"{bundled}{target_flags(cfg)}".strip()
-    print(f'wrote {file} after {clock.total / 60:.1f} min; next: drafterforge generate {typed} prompt="..."')
+    command = f"drafterforge generate {bundled}".rstrip() + target_flags(cfg)
+    print(f'wrote {file} after {clock.total / 60:.1f} min; next: {command} prompt="..."')
     require_lossless(report, file)
     return file
 

@@ -11,7 +11,7 @@ from drafterforge.config.serving import API_KEY, ServeConfig
 from drafterforge.errors import CheckFailedError, ConfigError
 
 Config = ServeConfig
-EXTRA = ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client")
+EXTRA = ("fastapi", "starlette", "pydantic", "uvicorn", "h11", "prometheus_client")
 
 
 def run(cfg: Config) -> None:

@@ -44,7 +44,7 @@ COMMANDS = {
         commands.TrainDrafterConfig,
         "distil a drafter from the answers, and measure it on held-out prompts",
         resumes=True,
-        check="drafterforge.data.sources:check_training",
+        check="drafterforge.training.checks:check_training",
         trains=True,
         lists=True,
         spreads=True,

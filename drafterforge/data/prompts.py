@@ -23,7 +23,7 @@ SPLITS = ("train", "val", "test")
 _REFILL = 0.05  # share of the largest split that moves to an empty one
 MIN_VERDICT = 4  # held-out prompts of a verdict on a drafter; an interval over fewer says nothing
 SMALL = 160  # prompts of which 5 % are enough held-out prompts; fewer are split by `_hold_out`
-HELD_OUT = {"test": (8, 5), "val": (8, 5)}  # of a small set: at least the first, but no more than 1 / the second
+HELD_OUT = 8, 5  # prompts of each held-out split of a small set: the first, but no more than 1 / the second of all
 
 
 def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str, list[Prompt]]:
@@ -216,7 +216,7 @@ def _split_rows(rows: Iterable[Row], domain: str, limits: dict[str, int], where:
 
 
 def _hold_out(assigned: list[tuple[Row, str]]) -> list[tuple[Row, str]]:
-    """Moves whole tasks of a small set from train to test and val until they have as many prompts as `HELD_OUT` says.
+    """Moves whole tasks of a small set from train to test and val until each has as many prompts as `HELD_OUT` says.
 
     The tasks are the same whatever the seed.
     """
@@ -225,7 +225,8 @@ def _hold_out(assigned: list[tuple[Row, str]]) -> list[tuple[Row, str]]:
         if split == "train":
             tasks.setdefault(row.task or prompt_text(row), []).append(index)
     splits = [split for _, split in assigned]
-    for split, (least, share) in HELD_OUT.items():
+    least, share = HELD_OUT
+    for split in ("test", "val"):
         missing = min(least, len(assigned) // share) - splits.count(split)
         for task in sorted(tasks, key=lambda task: _seeded(task, 0)):
             if len(tasks[task]) <= missing:

@@ -11,9 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from drafterforge.artifacts.locate import SHIPPED
-from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.data import TEXT, DataConfig, DomainConfig
 from drafterforge.data.rows import Row
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
@@ -108,19 +105,6 @@ def check_rows(cfg: HasPrompts) -> None:
     is_read = cfg.data.source == "jsonl" and not getattr(cfg, "answers", [])
     if is_read and not sum(1 for _ in jsonl_rows(cfg.data.path)):
         raise ArtifactError(f"{cfg.data.path} has no prompts; wanted lines of {EXAMPLE}")
-
-
-def check_training(cfg: TrainDrafterConfig) -> None:
-    """As `check_rows`; also ArtifactError if the drafter would hide a shipped one of another domain."""
-    shipped = SHIPPED / cfg.target.folder_name / "drafters" / cfg.drafter_name
-    if (shipped / MANIFEST).is_file():
-        domain = Manifest.read(shipped).config.get("domain")
-        if domain != cfg.domain.name:
-            raise ArtifactError(
-                f"name={cfg.drafter_name} is the shipped drafter of domain={domain}, which a drafter of "
-                f"domain={cfg.domain.name} would hide; type name=OTHER"
-            )
-    check_rows(cfg)
 
 
 def is_allowed(licence: str | None, licences: Sequence[str]) -> bool:

@@ -17,12 +17,12 @@ from drafterforge.config.compose import load_config
 from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
 from drafterforge.config.names import parts_of
 from drafterforge.config.serving import GenerateConfig
-from drafterforge.data.sources import check_training
 from drafterforge.drafters.eagle3.checkpoint import generalist_of
 from drafterforge.drafters.retrieval.model import SEPARATOR, Datastore
 from drafterforge.errors import ArtifactError
 from drafterforge.reporting.papers.selector_steps import DEFAULT_EXPERTS
 from drafterforge.router.router import Router
+from drafterforge.training.checks import check_training
 
 DRAFTERS = SHIPPED / "smollm2-135m" / "drafters"
 EXPERTS = POOL_DOMAINS
