@@ -19,7 +19,7 @@ from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import QuickstartConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.hints import target_flags
-from drafterforge.config.names import JOINT, RETRIEVAL, parts_of
+from drafterforge.config.names import JOINT, POOL, RETRIEVAL, parts_of
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say, table_console
 from drafterforge.data.prompts import load_prompts
@@ -30,7 +30,7 @@ from drafterforge.evaluation.drafter_comparison import (
     split_sizes,
 )
 from drafterforge.evaluation.load_warning import warn_if_busy
-from drafterforge.evaluation.method_factory import BUNDLE, DEFAULT
+from drafterforge.evaluation.method_factory import BUNDLE
 from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.step_clock import StepClock
 from drafterforge.pipelines.train_drafter import train
@@ -146,7 +146,7 @@ def show_pool(
 ) -> list[dict[str, Any]]:
     """Print and return the rows of plain decoding, of the shipped pool, and of its expert with retrieval."""
     hybrid = [f"{cfg.drafter.init}{JOINT}{retrieval}"] if cfg.drafter.init in names else []
-    comparison = comparison_config(cfg, replace(cfg.pool, drafters=names), [DEFAULT, *hybrid], cfg.first_tokens)
+    comparison = comparison_config(cfg, replace(cfg.pool, drafters=names), [POOL, *hybrid], cfg.first_tokens)
     rows = compare_methods(comparison, target, requests[: cfg.first_prompts], staging / "first").rows
     header = {"suite": f"{cfg.domain.name}, before tuning", "target": {"name": target.name}}
     print_table(header | {"device": describe_device(target.device), "rows": rows}, table_console())

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.errors import DrafterforgeError
-from drafterforge.reporting.code_state import code_state, parts_behind
+from drafterforge.reporting.code_state import changed_parts, code_state, parts_behind
 from drafterforge.reporting.papers.age import is_current
 from drafterforge.reporting.papers.policy_steps import with_seeds
 from drafterforge.reporting.papers.rows import BEST_STATIC
@@ -152,7 +152,7 @@ def drop_policies(step: Step, runs: Path, finished: Sequence[str], again: bool) 
     """Delete the policies of a step that other code has trained, but for those with a finished report."""
     record, code = runs / TARGET / f"policies-code-{step.name}.json", code_state()
     trained_by = {part: code[part] for part in parts_behind(live=False, selector="static", schedule="policy")}
-    if not again and record.is_file() and json.loads(record.read_text()) == trained_by:
+    if not again and record.is_file() and not changed_parts(json.loads(record.read_text()), code, [*trained_by]):
         return
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(trained_by))

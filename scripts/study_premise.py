@@ -42,8 +42,8 @@ from drafterforge.evaluation.measurements import FILE, load_measurements
 from drafterforge.evaluation.statistics import bootstrap_ratio, totals_ratio
 from drafterforge.evaluation.suites import with_limit
 from drafterforge.pipelines.eval import settings_of
-from drafterforge.reporting.code_state import code_state
-from drafterforge.reporting.reader import read_report
+from drafterforge.reporting.code_state import PARTS, changed_parts, code_state
+from drafterforge.reporting.reader import mapping, read_report
 from drafterforge.targets.device import choose_device, choose_dtype
 
 from bench_record import save_record
@@ -179,7 +179,8 @@ def is_finished(step: Step, words: Sequence[str], cfg: TrainDrafterConfig) -> bo
     if step.kind != "reports":
         return True
     settings = plain_json(settings_of(with_limit(load_config("eval", EvaluateConfig, words[1:]))))
-    return settings == manifest.config and read_report(folder / "report.json").get("code") == code_state()
+    measured = mapping(read_report(folder / "report.json").get("code"))
+    return settings == manifest.config and not changed_parts(measured, code_state(), [*PARTS])
 
 
 def config_of(typed: Sequence[str]) -> TrainDrafterConfig:

@@ -11,10 +11,10 @@ from drafterforge.config.fields import setting
 VLLM = "vllm"  # the suite whose methods are servers
 SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling", "auto", VLLM)
 READERS = {"questions": ("papers", "auto", VLLM), "benchmarks": ("papers", "auto", VLLM), "server_args": (VLLM,)}
-AUTOREGRESSIVE, GENERALIST, EXPERT, DEFAULT = "autoregressive", "generalist", "expert", "default"
+AUTOREGRESSIVE, GENERALIST, EXPERT = "autoregressive", "generalist", "expert"
 DATASTORE = "datastore"  # the datastore of the pool, or retrieval in the text if it has none
 GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"  # methods of other programs
-METHODS = ("generalist", "expert", "retrieval", "default", "generalist+datastore", "hf_generate", "hf_prompt_lookup")
+METHODS = ("generalist", "expert", "retrieval", "pool", "generalist+datastore", "hf_generate", "hf_prompt_lookup")
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,7 @@ class Retention:
 
     max_age_s: float
     erased: Callable[[], None] = lambda: None  # called in the writer's thread once it has deleted all shards on demand
+    aged: Callable[[float], None] = lambda before: None  # once it has deleted the shards written before a time
 
 
 def shard_name(number: int) -> str:
@@ -308,6 +309,8 @@ class StreamWriter:
             files = shard_files(self.folder, number)
             if is_demanded or any(path.stat().st_mtime < oldest for path in files):
                 delete_shard(self.folder, number)
+        if is_due:
+            self.retention.aged(oldest)
         if is_demanded:
             self.next_number = min((number for number, _, _ in self.pending), default=self.next_number)
             self.pending, self.pending_bytes = [], 0

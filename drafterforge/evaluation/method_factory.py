@@ -12,8 +12,8 @@ from drafterforge.assembly.pools import build_pool, open_scheduler
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
-from drafterforge.config.evaluation import DATASTORE, DEFAULT, EXPERT, GENERALIST, GENERATE, LOOKUP, OPENVINO
-from drafterforge.config.names import AUTO, JOINT, RETRIEVAL, domain_of, parse_hybrid, parse_tree
+from drafterforge.config.evaluation import DATASTORE, EXPERT, GENERALIST, GENERATE, LOOKUP, OPENVINO
+from drafterforge.config.names import AUTO, JOINT, POOL, RETRIEVAL, domain_of, parse_hybrid, parse_tree
 from drafterforge.config.pool import PoolConfig
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.hybrid.kind import can_combine, combine
@@ -113,7 +113,7 @@ class MethodFactory:
             if drafter == EXPERT:
                 return self.expert(retrieval=retrieval)
             return self.hybrid(self.pool.names[0] if drafter == GENERALIST else drafter, retrieval)
-        return self.selection(self.cfg.pool.selector_name if base == DEFAULT else base, policy)
+        return self.selection(self.cfg.pool.selector_name if base == POOL else base, policy)
 
     def single(self, drafter: str, policy: str = "") -> Method:
         """One drafter of the pool."""

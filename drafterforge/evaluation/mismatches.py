@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.names import POOL
 from drafterforge.evaluation.lossless import find_mismatches
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.method_factory import EXTERNAL, MethodFactory
@@ -78,7 +79,7 @@ def _methods_by_name(factory: MethodFactory, pool_size: int) -> dict[str, Method
     """pool_size: 0 for all drafters of the pool."""
     factory = factory.with_pool_size(pool_size) if pool_size else factory
     names = [name for name in factory.cfg.suite.all_methods if name not in EXTERNAL]  # whose text may differ
-    return {method.name: method for method in factory.build([*names, "default"])}
+    return {method.name: method for method in factory.build([*names, POOL])}
 
 
 def _pool_size(measurement: Measurement) -> int:

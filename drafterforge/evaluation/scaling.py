@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drafterforge.config.names import POOL
 from drafterforge.config.progress import say
 from drafterforge.data.chat import Message, prompt_ids
 from drafterforge.evaluation.measurements import Measurement
@@ -49,7 +50,7 @@ def time_along_axes(
             measure(CONTEXT, length, range(len(all_requests) - len(longer), len(all_requests)))
     for size in cfg.suite.pool_sizes:
         if size <= len(factory.pool.names):
-            measure(POOL_SIZE, size, indices, factory.with_pool_size(size).build(["default"]))
+            measure(POOL_SIZE, size, indices, factory.with_pool_size(size).build([POOL]))
     return measurements, all_requests
 
 

@@ -17,7 +17,6 @@ from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.evaluation import (
     AUTOREGRESSIVE,
     DATASTORE,
-    DEFAULT,
     EXPERT,
     GENERALIST,
     GENERATE,
@@ -53,7 +52,7 @@ def check_evaluation(cfg: EvaluateConfig) -> None:
 def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:
     """Refuse unknown method names.  drafters: of the pool; None: not loaded yet, so that names are not checked."""
     selectors = [name for name in selector_names() if name not in ("static", "oracle")]
-    ours = [AUTOREGRESSIVE, AUTO, GENERALIST, EXPERT, DEFAULT, RETRIEVAL, DATASTORE]
+    ours = [AUTOREGRESSIVE, AUTO, GENERALIST, EXPERT, POOL, RETRIEVAL, DATASTORE]
     candidates = [*ours, *EXTERNAL, *selectors, *(drafters or ())]
     for name in names:
         base, slash, policy = name.partition("/")

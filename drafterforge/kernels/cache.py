@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import math
 import mmap
+import threading
 import weakref
 from collections.abc import Sequence
 
@@ -222,34 +223,43 @@ class SpareMemory:
     """Memory on the host that caches have given up, for later ones of a similar size: new pages are slow to get.
 
     At most twice as much as the largest cache had, and at most `MAX_SPARE_BYTES`: there is no room for more beside the
-    caches of large batches.
+    caches of large batches.  Any thread may take memory, and give it back.
     """
 
     def __init__(self) -> None:
         self.buffers: list[np.ndarray] = []  # the largest first
+        self.lock = threading.RLock()  # the collector may give a buffer back in the midst of `take`
 
     def take(self, size: int, fresh: bool = False) -> np.ndarray:
         """`size` bytes of zeros.  fresh: see `zeros`."""
         needed = size + ALIGNMENT
-        fitting = [buffer for buffer in self.buffers if needed <= len(buffer) <= 2 * needed]
-        if fitting and not fresh:
-            buffer = fitting[-1]
-            self.buffers = [spare for spare in self.buffers if spare is not buffer]
-            buffer[:needed] = 0
-        else:
+        buffer = None if fresh else self._take_spare(needed)
+        if buffer is None:
             buffer = small_pages(needed)
+        else:
+            buffer[:needed] = 0
         first = -buffer.ctypes.data % ALIGNMENT
         memory = buffer[first : first + size]
         weakref.finalize(memory, self.give, buffer).atexit = False
         return memory
 
+    def _take_spare(self, needed: int) -> np.ndarray | None:
+        """The smallest spare buffer of at least `needed` bytes, and at most twice as many; None if there is none."""
+        with self.lock:
+            fitting = [spare for spare in self.buffers if needed <= len(spare) <= 2 * needed]
+            if not fitting:
+                return None
+            self.buffers = [spare for spare in self.buffers if spare is not fitting[-1]]
+            return fitting[-1]
+
     def give(self, buffer: np.ndarray) -> None:
         """Keep a buffer that nothing uses any more, if there is room."""
         if len(buffer) > MAX_SPARE_BYTES:
             return
-        buffers = sorted([*self.buffers, buffer], key=len, reverse=True)
-        limit, totals = min(2 * len(buffers[0]), MAX_SPARE_BYTES), itertools.accumulate(map(len, buffers))
-        self.buffers = [spare for spare, total in zip(buffers, totals, strict=True) if total <= limit]
+        with self.lock:
+            buffers = sorted([*self.buffers, buffer], key=len, reverse=True)
+            limit, totals = min(2 * len(buffers[0]), MAX_SPARE_BYTES), itertools.accumulate(map(len, buffers))
+            self.buffers = [spare for spare, total in zip(buffers, totals, strict=True) if total <= limit]
 
 
 SPARE = SpareMemory()

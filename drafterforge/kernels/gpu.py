@@ -148,7 +148,9 @@ def capture(device: torch.device, pool: Graph | None = None) -> Iterator[Graph]:
     try:
         if device.type == "cuda":
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=None if pool is None else pool.pool()):
+            memory = None if pool is None else pool.pool()
+            # `thread_local`: what other threads of a server do on the GPU meanwhile must not end the capture
+            with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
                 yield graph
         else:
             yield IdleGraph()

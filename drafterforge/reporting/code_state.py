@@ -1,6 +1,7 @@
 """The code behind a report's figures, as hashes, so that a figure older than the code it describes is noticed.
 
-Comments, docstrings and blank lines do not count: only a change of what runs makes a figure old.
+Comments, docstrings and blank lines do not count: only a change of what runs makes a figure old.  A change that can
+alter no figure has a line in `EQUAL`, which says why.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ PARTS = {  # name -> files below the package; a file belongs to the first part t
     "targets": ("targets/*.py",),
     "tree": ("tree/*.py",),
 }
+EQUAL: dict[str, str] = {}  # hash of a part -> hash of later code that gives the same figures
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")
 CHOOSERS = ("", "none", "static", "oracle")  # selectors and schedulers that run no code of their room
 
@@ -65,8 +67,15 @@ def parts_behind(*, live: bool, selector: str, schedule: str) -> list[str]:
 
 
 def changed_parts(measured: Mapping[str, str], present: Mapping[str, str], parts: Sequence[str]) -> list[str]:
-    """Those of the parts whose code is not the code that was measured."""
-    return [name for name in parts if measured.get(name) != present[name]]
+    """Those of the parts whose code is not the code that was measured, nor `EQUAL` to it."""
+    return [name for name in parts if latest(str(measured.get(name))) != latest(present[name])]
+
+
+def latest(digest: str) -> str:
+    """The hash of the latest code that gives the same figures as the code with this one."""
+    while digest in EQUAL:
+        digest = EQUAL[digest]
+    return digest
 
 
 def _hash(package: Path, paths: Sequence[Path]) -> str:

@@ -5,6 +5,7 @@ The texts and the target's outputs are written by a thread of the ring.  All met
 
 from __future__ import annotations
 
+import math
 import secrets
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class AnswerLog:
         self.num_erasures = 0  # of all that was written
         self.run, self.num_answers = secrets.token_hex(6), 0
         labels = {"target": target.name, "fingerprint": target.fingerprint}
-        retention = Retention(cfg.max_age_h * HOUR_S, self._forget)
+        retention = Retention(cfg.max_age_h * HOUR_S, self._erased, self._forget)
         limit = int(cfg.ring_gb * GB)
         self.largest = limit // PARTS  # bytes of an answer
         with report_write_errors(folder):  # others on this machine must not read what clients ask
@@ -47,14 +48,20 @@ class AnswerLog:
         if self.memory is None:
             return
         texts: list[np.ndarray] = []
-        for _, rows in reversed([*served_shards(self.writer.folder)]):
+        times: list[float] = []  # when the shards of the texts were written
+        for path, rows in reversed([*served_shards(self.writer.folder)]):
+            try:
+                time = path.stat().st_mtime
+            except FileNotFoundError:  # deleted meanwhile, as it is too old
+                continue
             for index in reversed(range(len(rows))):
                 texts += marked_texts(*rows.arrays(index), LEAD)
+            times += [time] * (len(texts) - len(times))
             if sum(map(len, texts)) >= self.memory.capacity:
                 break
         with self.writer.changed:
             if not self.num_erasures:
-                self.memory.add(reversed(texts))
+                self.memory.add(reversed(texts), reversed(times))
 
     def add(self, row: Row, num_erasures: int) -> bool:
         """Add a finished answer; False if the ring has no room, or was erased since there were `num_erasures`."""
@@ -81,11 +88,14 @@ class AnswerLog:
             return ServedAnswer(text)
         return ServedAnswer(text, features, states)
 
-    def _forget(self) -> None:
+    def _erased(self) -> None:
         """Forget all answers; called by the writer's thread, which has deleted them and holds its lock."""
         self.num_erasures += 1
+        self._forget()
+
+    def _forget(self, before: float = math.inf) -> None:
         if self.memory is not None:
-            self.memory.clear()
+            self.memory.forget(before)
 
     def close(self) -> None:
         """Write what is pending."""

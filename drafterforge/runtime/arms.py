@@ -78,6 +78,17 @@ class ArmKnowledge:
         """Gains of a drafter over another one in requests in which it was, or was not, advised."""
         return self.gains.setdefault((name, reference, advised), GainHistory.unknown(spread_of(advised)))
 
+    def expect(self, name: str, reference: str, gain: float, num_requests: int) -> None:
+        """Begin with a gain that was measured elsewhere, on requests in which the drafter would be advised.
+
+        What requests have shown here is kept.
+        """
+        key = name, reference, True
+        if key not in self.gains:
+            square = gain**2 + spread_of(True) ** 2
+            weight = PRIOR_REQUESTS + num_requests
+            self.gains[key] = GainHistory(*(Mean(value, weight, REQUEST_HORIZON) for value in (gain, square)))
+
     def extra_s(self, name: str, reference: str) -> float:
         """Seconds by which drafting with one drafter takes longer; 0 until both have drafted."""
         if name not in self.draft_s or reference not in self.draft_s:
@@ -133,10 +144,14 @@ class RowArms:
         self.next_turn = max(2 * self.next_turn, FIRST_COMPARISON)
         return True
 
-    def lead(self, name: str, stakes: Stakes) -> float:
-        """Expected relative gain in speed of a drafter over the incumbent."""
+    def lead(self, name: str, cycle_s: float) -> float:
+        """Expected relative gain in speed of a drafter over the incumbent.  cycle_s: seconds of a cycle."""
         gain = self.beliefs[name].mean - self.beliefs[self.incumbent].mean
-        return gain - self.knowledge.extra_s(name, self.incumbent) / stakes.cycle_s
+        return gain - self.knowledge.extra_s(name, self.incumbent) / cycle_s
+
+    def best(self, cycle_s: float) -> str:
+        """The drafter that is expected to be the fastest.  cycle_s: seconds of a cycle."""
+        return max(self.names, key=lambda name: self.lead(name, cycle_s))
 
     def challenger(self, num_tokens: int, unread: dict[str, int], stakes: Stakes) -> str:
         """The drafter that is worth waking now; empty: none.
@@ -149,7 +164,7 @@ class RowArms:
         for name, count in unread.items():
             variance = self.beliefs[name].variance + self.beliefs[self.incumbent].variance
             spread = variance / math.sqrt(variance + error) if num_tokens >= LEAST_ROUNDS else 0.0
-            gain = expected_gain(self.lead(name, stakes), spread) * stakes.neural_share
+            gain = expected_gain(self.lead(name, stakes.cycle_s), spread) * stakes.neural_share
             seconds = gain * stakes.remaining_s - count * self.knowledge.read_s.value
             if seconds > best_s:
                 best, best_s = name, seconds

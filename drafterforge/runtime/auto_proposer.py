@@ -7,7 +7,7 @@ Axes: B rows, A committed tokens.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -53,14 +53,20 @@ def reordered(tree: Tree, rows: Sequence[int]) -> Tree:
     return Tree(tree.tokens[rows], tree.parents[rows], tree.levels[rows], expected, proposals)
 
 
-class TimedReader(PromptReader):
-    """A reader that learns how long it takes for a token."""
+class ChoosingReader(PromptReader):
+    """Chooses by the first part of a prompt which drafter reads it, and learns how long reading takes for a token."""
 
-    def __init__(self, reader: PromptReader, read_s: Mean) -> None:
-        self.reader, self.read_s = reader, read_s
+    def __init__(self, states: ArmStates, read_s: Mean, choose: Callable[[Tensor, Tensor], str]) -> None:
+        """choose: the name of a drafter, for a text and its features as `PromptReader.read` takes them."""
+        self.states, self.read_s, self.choose = states, read_s, choose
+        self.name = ""
+        self.reader = PromptReader()  # of that drafter
 
     def read(self, text: Tensor, features: Tensor) -> None:
         """See `PromptReader`."""
+        if not self.name:
+            self.name = self.choose(text, features)
+            self.reader = self.states.prompt_reader(self.name)
         began = time.perf_counter()
         self.reader.read(text, features)
         self.read_s.add((time.perf_counter() - began) / len(features))
@@ -85,10 +91,22 @@ class AutoProposer(Proposer):
         self.join_row(reader, text, features)
 
     def prompt_reader(self, request: Request | None = None) -> PromptReader:
-        """See `Proposer`; the first drafter reads prompts where that pays."""
+        """See `Proposer`; the drafter that is expected to be the fastest reads prompts where that pays."""
         if request is not None and not self._reads_prompt(request):
             return PromptReader()
-        return TimedReader(self.states.prompt_reader(self.pool.names[0]), self.worth.arms.read_s)
+        return ChoosingReader(
+            self.states, self.worth.arms.read_s, lambda text, features: self._arms(text, features).incumbent
+        )
+
+    def _arms(self, text: Tensor, features: Tensor) -> RowArms:
+        """The drafters of a new request; the incumbent is likely the fastest.  text, features: as of `admit`."""
+        names, advised = self.pool.names, ""
+        if self.pool.router is not None and len(names) > 1:
+            advice = self.pool.router.advice(text[:-1].tolist(), features, names, self.tokenizer)
+            advised = names[int(advice.argmax())]
+        arms, count = RowArms(self.worth.arms, names, advised), len(self.rows) + 1
+        arms.incumbent = arms.best(self.worth.costs.of(count, count))
+        return arms
 
     def _reads_prompt(self, request: Request) -> bool:
         count = max(len(self.rows) + 1, round(self.worth.num_rows.value))
@@ -101,17 +119,13 @@ class AutoProposer(Proposer):
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`."""
-        names = self.pool.names
-        is_awake = isinstance(reader, TimedReader)
+        arms, is_awake = self._arms(text, features), isinstance(reader, ChoosingReader)
         if is_awake:
-            row_text = self.states.join_row(names[0], reader.reader, text, features)
+            arms.incumbent = reader.name
+            row_text = self.states.join_row(reader.name, reader.reader, text, features)
         else:
             row_text = self.states.join_row("", reader, text, features)
-        advised = ""
-        if self.pool.router is not None and len(names) > 1:
-            advice = self.pool.router.advice(text[:-1].tolist(), features, names, self.tokenizer)
-            advised = names[int(advice.argmax())]
-        self.rows.append(AutoRow(row_text, RowArms(self.worth.arms, names, advised), is_awake))
+        self.rows.append(AutoRow(row_text, arms, is_awake))
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""
@@ -221,7 +235,7 @@ class AutoProposer(Proposer):
         theirs = self.states.hits(incumbent, row.text, len(hits))
         if (lengths := common_lengths(hits, theirs, self.worth.levels)) is not None:
             row.arms.compare(name, *lengths)
-        if row.arms.lead(name, stakes) > 0.0:
+        if row.arms.lead(name, stakes.cycle_s) > 0.0:
             row.arms.incumbent, name = name, incumbent
         self.states.sleep(name, row.text)
 

@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
-from drafterforge.artifacts.learned import FOLDER, LearnedRecord
+from drafterforge.artifacts.learned import FOLDER, JOINED, LearnedRecord
 from drafterforge.assembly.drafters import open_named
 from drafterforge.assembly.sources import PoolSource
 from drafterforge.config.hints import flags_for, plain_value
@@ -122,6 +122,10 @@ class LearnedDrafters:
     def _apply(self, record: LearnedRecord, joining: dict[str, Drafter]) -> None:
         """Change the pool; called between cycles."""
         self.router.drafters = record.drafters
+        if self.pool.worth is not None:
+            for version in record.of_state(JOINED):
+                gain = math.log1p(version.base_gain)
+                self.pool.worth.arms.expect(version.name + self.suffix, self.pool.names[0], gain, version.num_judged)
         self.learned |= {version.name for version in record.versions}
         leaving = self.learned - set(record.drafters.values())
         for name in [name for name in self.pool.names if domain_of(name) in leaving]:

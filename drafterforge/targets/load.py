@@ -110,11 +110,19 @@ def target_name(config: TargetConfig) -> str:
 
 
 def longest_sequence(config: PretrainedConfig) -> int:
-    """The model's number of positions, at most its sliding window if a layer has one, as our masks are plain causal."""
-    window = getattr(config, "sliding_window", None)
-    types = getattr(config, "layer_types", None)
-    slides = config.model_type == "mistral" if types is None else "sliding_attention" in types
-    return min(config.max_position_embeddings, window) if window and slides else config.max_position_embeddings
+    """The model's number of positions, or fewer where longer texts would be decoded otherwise than by the model alone.
+
+    Our masks are plain causal, so a sliding window is a limit.  So is the length from which a `longrope` turns at other
+    rates: a draft tree would reach it before its text does.
+    """
+    limits = [config.max_position_embeddings]
+    window, types = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    if window and (types is None or "sliding_attention" in types):  # Mistral, Mixtral and Phi-3 have no `layer_types`
+        limits.append(window)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        limits.append(rope["original_max_position_embeddings"])
+    return min(limits)
 
 
 def require_supported(config: PretrainedConfig, folder: Path) -> None:

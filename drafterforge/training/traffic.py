@@ -6,6 +6,7 @@ requests that it was not trained on.  It joins if the 95 % interval of its gain 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -53,6 +54,8 @@ from drafterforge.training.initialisation import generalist_for
 from drafterforge.training.traffic_gate import Verdict, judge_drafter
 
 ROUND = 16  # answers between two looks, at least, where a kind has too few distinct prompts
+PASSES = 10  # over the answers that an expert is trained on, at most: more of few answers make it worse
+VALIDATIONS = 8  # of a training
 SPARE = 16  # times the tokens that a training reads, of which the newest answers are looked at
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Callback]], Path]
 
@@ -198,7 +201,8 @@ class TrafficLearner:
             update_record(self.folder, lambda current: replace(require_current(current, record, kind), training=name))
             answers = JoinedAnswers([self.write_answers(name, kind, splits)])
             pace = Pace(self.pace, lambda: require_current(LearnedRecord.read(self.folder), record, kind))
-            self.train(self.training_config(name, kind, record), self.target, answers, [pace])
+            tokens = sum(len(row.input_ids) for row in splits["train"])
+            self.train(self.training_config(name, kind, record, tokens), self.target, answers, [pace])
             verdict = self.judge(name, splits["test"], incumbent)
             delete_learned(self.cfg.runs_dir, self.target.name, [name], TEXTS)  # which must not outlive the ring
             version = LearnedVersion(
@@ -271,9 +275,13 @@ class TrafficLearner:
             metrics |= answer_figures
         return AnswerSet.open(path, self.target.fingerprint, verify=False)
 
-    def training_config(self, name: str, kind: str, record: LearnedRecord) -> TrainDrafterConfig:
-        """Settings of a LoRA expert that continues the kind's newest one, else the label's expert or the generalist."""
+    def training_config(self, name: str, kind: str, record: LearnedRecord, tokens: int) -> TrainDrafterConfig:
+        """Settings of a LoRA expert that continues the kind's newest one, else the label's expert or the generalist.
+
+        tokens: to train on.
+        """
         learn, names = self.cfg.learn, self.runs.names()
+        steps = min(learn.steps, math.ceil(PASSES * tokens / TrainerConfig().tokens_per_batch))
         base = TrainDrafterConfig(
             target=self.cfg.target,
             domain=DomainConfig(name=kind, grammar=False),
@@ -287,9 +295,9 @@ class TrafficLearner:
             trainer=TrainerConfig(
                 ttt_steps=2,
                 val_ttt_steps=4,
-                max_steps=learn.steps,
+                max_steps=steps,
                 lr=4e-3,
-                val_every=max(learn.steps // 4, 1),
+                val_every=max(steps // VALIDATIONS, 1),
                 checkpoint_steps=False,
                 loss_chunk=256,
                 loggers=["csv"],

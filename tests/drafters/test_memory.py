@@ -62,12 +62,26 @@ def test_a_repeated_answer_is_held_once():
     assert memory.num_tokens == 40 and ahead(memory, text(1)[:5]) == [text(1)[5:8]]
 
 
-def test_a_long_answer_is_cut_and_a_cleared_memory_is_empty():
+def test_a_long_answer_is_cut_and_a_memory_that_forgets_all_is_empty():
     memory = AnswerMemory(100)
     memory.add([text(1, 900)])
     assert memory.num_tokens == 75 and ahead(memory, text(1)[:5]) == [text(1)[5:8]]
-    memory.clear()
+    memory.forget()
     assert memory.num_tokens == 0 and ahead(memory, text(1)[:5]) == []
+
+
+@pytest.mark.parametrize("num_texts", [4, 400])  # in the small datastore; in both
+def test_answers_last_given_before_a_time_are_forgotten(num_texts):
+    memory = AnswerMemory(40_000)
+    numbers = range(num_texts)
+    memory.add(map(text, numbers), map(float, numbers))
+    memory.add([text(0)], [num_texts + 1.0])  # given again
+    half = num_texts // 2
+    memory.forget(before=half)
+    held = [number for number in numbers if ahead(memory, text(number)[:5])]
+    assert held == [0, *range(half, num_texts)] and memory.num_tokens == 20 * len(held)
+    memory.add([text(1)])
+    assert ahead(memory, text(1)[:5]) == [text(1)[5:8]]
 
 
 def test_all_answers_at_once_equal_them_after_each_other():
@@ -82,13 +96,16 @@ def test_all_answers_at_once_equal_them_after_each_other():
             assert sorted(ahead(apart, answer[:end])) == sorted(ahead(together, answer[:end]))
 
 
-def test_occurrences_of_the_memory_add_to_those_of_the_datastore():
+def test_occurrences_of_the_memory_add_to_those_of_the_datastore_and_weigh_as_those_of_the_context():
     memory, datastore = AnswerMemory(1000), Datastore.build([text(1)])
     context = ContextIndex(SPEC)
     context.append(text(1)[:4])
     alone = weighted_occurrences(context, datastore, 3)
     assert weighted_occurrences(context, RememberingDatastore(datastore, memory), 3) == alone
     memory.add([text(1)])
-    assert weighted_occurrences(context, RememberingDatastore(datastore, memory), 3) == alone * 2
-    assert weighted_occurrences(context, RememberingDatastore(None, memory), 3) == alone
+    remembered = [(SPEC.length_weight**3, text(1)[4:7])]
+    assert weighted_occurrences(context, RememberingDatastore(datastore, memory), 3) == [*alone, *remembered]
+    assert weighted_occurrences(context, RememberingDatastore(None, memory), 3) == remembered
+    context.append(text(1)[4:8] + text(1)[:4])  # now the context holds it too
+    assert weighted_occurrences(context, None, 3) == remembered
     assert Retrieval(datastore=RememberingDatastore(None, memory)).datastore.memory is memory

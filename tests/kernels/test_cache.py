@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -71,6 +73,27 @@ def test_no_spare_memory_stands_beside_large_caches(spare: SpareMemory, monkeypa
     for size in (600, 1001, 500, 300):
         spare.give(np.zeros(size, dtype=np.uint8))
     assert [len(buffer) for buffer in spare.buffers] == [600, 300]
+
+
+def test_no_two_threads_get_the_same_memory(spare: SpareMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    spare.give(np.zeros(1000, dtype=np.uint8))
+    both, memories = threading.Barrier(2), []
+
+    class Held(list):
+        """Spare buffers whose reader waits for the other thread, which can read them too only without a lock."""
+
+        def __iter__(self):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+            return super().__iter__()
+
+    spare.buffers = Held(spare.buffers)
+    threads = [threading.Thread(target=lambda: memories.append(spare.take(900))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not np.shares_memory(*memories)
 
 
 def test_growth_keeps_what_was_written() -> None:

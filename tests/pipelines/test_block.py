@@ -55,7 +55,7 @@ def test_a_block_drafter_and_its_expert_are_trained_decoded_bundled_and_evaluate
     assert drafterforge.open(folder, dtype="float32", drafter="pool").runtime.drafter.names == list(kinds)
 
     suite = ("eval", "suite=domains", "experiment=smoke", "suite.domains=[sql]", "suite.num_prompts=3", POOL)
-    methods = ("suite.methods=[sql-block,default]", "suite.selectors=[hedgespec]", "suite.tuning_prompts=0")
+    methods = ("suite.methods=[sql-block,pool]", "suite.selectors=[hedgespec]", "suite.tuning_prompts=0")
     done = trained(*suite, *methods, "suite.timed_prompts=3")  # it also compares replayed cycles with live ones
     assert done.code == 0, done.err
     live = [row for row in rows_of(trained, "domains") if row["source"] == "live"]

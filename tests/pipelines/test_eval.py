@@ -157,7 +157,7 @@ def test_retrieval_is_timed_beside_a_pool_without_it_and_opened_only_if_timed(po
 
 def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(pool):
     drafters = "pool.drafters=[general+retrieval,sql+retrieval,math]"
-    methods = "suite.methods=[expert,default,generalist+retrieval,expert+retrieval]"
+    methods = "suite.methods=[expert,pool,generalist+retrieval,expert+retrieval]"
     done = pool(*DOMAINS, *FEW, "limit=1", drafters, methods, "suite.check_live=true", "name=both")
     assert done.code == 0, done.err
     report = report_of(pool, "both")
@@ -173,7 +173,7 @@ def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(
 
 
 def test_limit_makes_a_suite_shorter(pool):
-    done = pool(*DOMAINS, *FEW, "limit=1", "suite.methods=[default,sql,ucb1,auto]", "name=short")
+    done = pool(*DOMAINS, *FEW, "limit=1", "suite.methods=[pool,sql,ucb1,auto]", "name=short")
     assert done.code == 0, done.err
     report = report_of(pool, "short")
     live = [row for row in report["rows"] if row["domain"] == "all" and row["source"] == "live"]
@@ -209,7 +209,7 @@ def test_questions_of_two_turns_are_played_in_order(pool):
 
 
 def test_sampled_answers_are_replayed_and_timed_as_they_are_decoded(pool):
-    sampled = ("suite.temperature=1", "suite.methods=[generalist,default,hf_generate]", "suite.timed_prompts=3")
+    sampled = ("suite.temperature=1", "suite.methods=[generalist,pool,hf_generate]", "suite.timed_prompts=3")
     done = pool(*DOMAINS, *FEW, *sampled, "suite.check_live=true")
     assert done.code == 0, done.err
     report = report_of(pool)
@@ -232,7 +232,7 @@ def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(poo
     options = (
         "suite.schedulers=[planner]",
         "pool.scheduler=planner",
-        "suite.methods=[default,ucb1/planner,sql/planner,sql/3/2/1]",
+        "suite.methods=[pool,ucb1/planner,sql/planner,sql/3/2/1]",
     )
     done = pool(*DOMAINS, *FEW, *options, "suite.timed_prompts=3")
     assert done.code == 0, done.err

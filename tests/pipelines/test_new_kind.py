@@ -57,7 +57,7 @@ def test_a_registered_kind_is_trained_decoded_bundled_and_evaluated(bigram_bench
     assert drafterforge.open(folder, dtype="float32", drafter="pool").runtime.drafter.names == list(kinds)
 
     suite = ("eval", "suite=domains", "experiment=smoke", "suite.domains=[sql]", "suite.num_prompts=3", POOL)
-    methods = ("suite.methods=[sql-bigram,default]", "suite.selectors=[hedgespec]", "suite.tuning_prompts=0")
+    methods = ("suite.methods=[sql-bigram,pool]", "suite.selectors=[hedgespec]", "suite.tuning_prompts=0")
     done = bigram_bench(*suite, *methods, "suite.timed_prompts=3")  # it also compares replayed cycles with live ones
     assert done.code == 0, done.err
     live = [row for row in rows_of(bigram_bench, "domains") if row["source"] == "live"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from drafterforge.reporting import code_state as module
 from drafterforge.reporting.code_state import PARTS, changed_parts, code_state, parts_behind, statements
 
 SOURCE = '''"""Module."""
@@ -37,6 +38,15 @@ def test_the_hash_of_a_part_changes_with_its_statements(tmp_path, edit, changes)
         (tmp_path / folder / "tree" / "grow.py").write_text(text)
         states.append(code_state(tmp_path / folder))
     assert changed_parts(*states, list(PARTS)) == (["tree"] if changes else [])
+
+
+def test_code_that_gives_the_same_figures_is_no_change(monkeypatch):
+    present = {"tree": "c", "replay": "z"}
+    assert changed_parts({"tree": "a", "replay": "z"}, present, ["tree", "replay"]) == ["tree"]
+    monkeypatch.setattr(module, "EQUAL", {"a": "b", "b": "c", "x": "y"})
+    for measured, changed in (("a", []), ("b", []), ("c", []), ("x", ["tree"]), ("y", ["tree"])):
+        assert changed_parts({"tree": measured, "replay": "z"}, present, ["tree", "replay"]) == changed
+    assert changed_parts({}, present, ["tree"]) == ["tree"]
 
 
 def test_every_part_has_code():

@@ -57,7 +57,7 @@ def columns_of(keys: dict[str, str], limit: int) -> list[str]:
 
 def timed_row(method: str, column: str, pool: list[str]) -> dict:
     name, _, schedule = method.partition("/")
-    name = {"generalist": "general", "default": "hedgespec"}.get(name, name)
+    name = {"generalist": "general", "pool": "hedgespec"}.get(name, name)
     if name in selector_names():
         return live_row(f"{name} over the pool", 1.8, None, selector=name, drafters=pool, domain=column)
     title = "the domain's expert" if name == "expert" else f"{name} alone"
@@ -79,7 +79,7 @@ def eval_report(keys: dict[str, str]) -> dict:
         rows = [row | {"domain": column} for column in columns for row in plain]
         rows += [timed_row(method, column, pool) for column in columns for method in methods]
         for size in map(int, entries(keys.get("suite.pool_sizes", ""))):
-            rows.append(timed_row("default", "mixed", pool[:size]) | {"axis": "pool size", "at": size})
+            rows.append(timed_row("pool", "mixed", pool[:size]) | {"axis": "pool size", "at": size})
     else:
         selectors = entries(keys["suite.selectors"])
         alone = [("static", f"{name} alone") for name in pool]

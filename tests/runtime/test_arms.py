@@ -72,7 +72,7 @@ def play(knowledge: ArmKnowledge, rates: dict[str, float], advised: str, request
                 if name := row.challenger(token, unread, Stakes((200 - token) * 0.01, 0.02, 1.0)):
                     if (lengths := common_lengths(hits[name], hits[row.incumbent], 3)) is not None:
                         row.compare(name, *lengths)
-                    if row.lead(name, STAKES) > 0.0:
+                    if row.lead(name, STAKES.cycle_s) > 0.0:
                         row.incumbent = name
             for name, rate in rates.items():
                 hits[name].append(rng.random() < rate)
@@ -117,11 +117,11 @@ def test_a_drafter_that_drafts_too_slowly_is_not_taken():
     knowledge = ArmKnowledge(0.01)
     row = RowArms(knowledge, NAMES, "sql")
     row.beliefs["sql"] = Belief(0.1, 1e-4)
-    assert row.lead("sql", STAKES) == pytest.approx(0.1)
+    assert row.lead("sql", STAKES.cycle_s) == pytest.approx(0.1)
     for name, seconds in (("general", 0.001), ("sql", 0.004)):
         for _ in range(50):
             knowledge.add_drafting(name, seconds)
-    assert row.lead("sql", STAKES) == pytest.approx(0.1 - 0.003 / 0.02, abs=1e-3)
+    assert row.lead("sql", STAKES.cycle_s) == pytest.approx(0.1 - 0.003 / 0.02, abs=1e-3)
     assert row.challenger(0, {"sql": 0}, STAKES) == ""
 
 

@@ -71,6 +71,21 @@ def test_drafters_of_every_kind_may_serve_a_batch(drafter, sampling):
     same_alone_and_together(target, DRAFTERS[drafter](target), sampling)
 
 
+@pytest.mark.parametrize("drafter", ["causal_lm", "retrieval"])
+def test_drafting_for_some_rows_leaves_the_others_alone(drafter):
+    target = tiny_target()
+    engine = Engine(target, DRAFTERS[drafter](target), max_batch=4)
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        rows = [batch.admit(*engine.read(prompt, 60)) for prompt in PROMPTS[:4]]
+        root = torch.tensor([row.answer.tokens[-1] for row in rows])
+        proposer, shape = batch.proposer, TreeShape(10, 3, 3)
+        expected = proposer.draft_trees(root, shape)
+        for some in ([1, 3], [2], [0, 1, 2, 3]):
+            tree = proposer.draft_rows(some, root[some], shape)
+            assert torch.equal(tree.tokens, expected.tokens[some][:, : tree.tokens.shape[1]])
+
+
 @pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(

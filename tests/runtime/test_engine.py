@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import (
+    MistralConfig,
+    MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+)
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.errors import DrafterforgeError
@@ -13,8 +23,9 @@ from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine, proposer_of
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.stopping import StopRule
+from drafterforge.targets.load import wrap_model
 from drafterforge.tree.grow import TreeShape
-from tests.models import FAMILIES, NORMS, tiny_drafter, tiny_model, tiny_target, uneven
+from tests.models import FAMILIES, NORMS, TINY, tiny_drafter, tiny_model, tiny_target, uneven
 
 PROMPT = [3, 14, 15, 9, 26, 5]
 SHAPES = [(1, 0, 1), (5, 4, 1), (16, 4, 4), (64, 6, 8), (2, 5, 3)]
@@ -191,9 +202,22 @@ def test_drafter_state_equals_one_teacher_forced_pass(norms):
         assert len(batch.rows) == 2
 
 
-def test_a_sliding_window_ends_the_context_before_the_target_would_forget():
-    model = tiny_model("mistral", sliding_window=16, eos_token_id=None)
-    target = tiny_target("mistral", sliding_window=16, eos_token_id=None)
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+
+
+@pytest.mark.parametrize(
+    ("config_class", "model_class", "changes"),
+    [
+        (MistralConfig, MistralForCausalLM, {"sliding_window": 16}),
+        (MixtralConfig, MixtralForCausalLM, {"sliding_window": 16}),
+        (Phi3Config, Phi3ForCausalLM, {"sliding_window": 16}),
+        (Phi3Config, Phi3ForCausalLM, {"original_max_position_embeddings": 16, "rope_parameters": LONGROPE}),
+    ],
+)
+def test_an_answer_ends_before_the_target_would_decode_otherwise(config_class, model_class, changes):
+    torch.manual_seed(1)
+    model = model_class(config_class(**{**TINY, **changes, "eos_token_id": None})).eval()
+    target = wrap_model(model, None, name="tiny", folder=Path("nowhere"))
     assert target.max_positions == 16
     prompt = torch.tensor([PROMPT])
     expected = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=10, do_sample=False)

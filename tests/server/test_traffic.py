@@ -81,6 +81,15 @@ def test_a_repeated_request_is_drafted_from_the_memory_also_after_a_restart(spea
     assert second == third < 0.7 * first and unremembered == first
 
 
+def test_the_memory_forgets_what_is_too_old_for_the_ring(speaking, tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "AGE_S", 0.0)
+    with serving(Engine(speaking, Retrieval(), SHAPE), learn=learning(tmp_path, max_age_h=2 / 3600)) as up:
+        memory = up.service.traffic.answers.memory
+        up.ask()
+        eventually(lambda: memory.num_tokens > 0)
+        eventually(lambda: memory.num_tokens == 0)
+
+
 @pytest.mark.parametrize(
     ("changes", "headers", "reason"),
     [

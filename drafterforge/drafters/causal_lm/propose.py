@@ -6,7 +6,6 @@ Axes: B rows, A committed tokens, K beam nodes, L level slots, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from functools import cached_property
 
 import torch
@@ -128,8 +127,9 @@ class CausalLMProposer(JudgedProposer):
     def _draft(self, rows: Sequence[int], root: Tensor, shape: TreeShape, grow: Callable[..., Tree]) -> Tree:
         if len(rows) < len(self.stable):
             subset = CausalLMProposer(self.drafter)
-            subset.cache, subset.stable, subset.logits = copy(self.cache), list(self.stable), self.logits
-            subset.keep(list(rows))
+            index = torch.tensor(list(rows), dtype=torch.long, device=root.device)
+            subset.cache, subset.logits = self.cache.copy_rows(index), self.logits[index]
+            subset.stable = [self.stable[row] for row in rows]
             return subset._draft(range(len(rows)), root, shape, grow)
         base = max(self.stable)
         # rows beyond the model's context get bad drafts; if all rows are beyond it, nothing is drafted

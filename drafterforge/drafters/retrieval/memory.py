@@ -2,13 +2,17 @@
 
 Two datastores hold them: a small one of the newest answers, built again with every answer, and a large one, built again
 when the small one is full.  Then the answers leave that were neither added nor looked up for the longest time.
+Answers beyond an age leave when their owner says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from time import time as clock
 
 import numpy as np
 
@@ -25,6 +29,7 @@ class RememberedAnswer:
 
     tokens: np.ndarray  # int32
     last_use: int  # number of additions to the memory when it was added or looked up last
+    time: float  # when it was given last, in seconds since the epoch
 
 
 class IndexedAnswers:
@@ -58,36 +63,57 @@ class AnswerMemory:
         """Tokens of all answers."""
         return sum(len(answer.tokens) for answer in self.answers.values())
 
-    def add(self, texts: Iterable[Sequence[int]]) -> None:
-        """Add answers, which are looked up from now on; one that is there already counts as used."""
+    def add(self, texts: Iterable[Sequence[int]], times: Iterable[float] | None = None) -> None:
+        """Add answers, which are looked up from now on; one that is there already counts as used.
+
+        times: when each was given, in seconds since the epoch; None: now.
+        """
+        times = repeat(clock()) if times is None else times
         self._count_uses()
-        for tokens in texts:
+        for tokens, time in zip(texts, times, strict=False):
             ids = np.asarray(tokens[: self.capacity - self.newest_tokens], np.int32)
             self.num_added += 1
             answer = self.answers.get(ids.tobytes())
             if answer is None:
-                answer = self.answers[ids.tobytes()] = RememberedAnswer(ids, self.num_added)
+                answer = self.answers[ids.tobytes()] = RememberedAnswer(ids, self.num_added, time)
                 self.newest.append(answer)
-            answer.last_use = self.num_added
+            answer.last_use, answer.time = self.num_added, max(answer.time, time)
         if sum(len(answer.tokens) for answer in self.newest) > self.newest_tokens:
-            self._forget()
-            self.older, self.newest = IndexedAnswers(list(self.answers.values())), []
+            self._index_all()
+        else:
+            self._look_up()
+
+    def forget(self, before: float = math.inf) -> None:
+        """Forget the answers that were last given before a time, in seconds since the epoch."""
+        kept = {key: answer for key, answer in self.answers.items() if answer.time >= before}
+        if len(kept) < len(self.answers):
+            self._count_uses()
+            self.answers = kept
+            self._index_all()
+
+    def _index_all(self) -> None:
+        """Build the large datastore of all answers that leave room for the newest ones."""
+        self._make_room()
+        self.older, self.newest = IndexedAnswers(list(self.answers.values())) if self.answers else None, []
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Look up the present answers from now on."""
         parts = [self.older, IndexedAnswers(self.newest) if self.newest else None]
         self.parts = tuple(part for part in parts if part is not None)
 
-    def clear(self) -> None:
-        """Forget all answers."""
-        self.parts, self.answers, self.older, self.newest = (), {}, None, []
-        self.uses.clear()
-
     def continuations(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
-        """See `Datastore.continuations`."""
+        """See `Datastore.continuations`; an occurrence weighs as much as one in the context.
+
+        Answers to one application's requests repeat each other about as often as themselves, unlike those of a
+        datastore to other requests.
+        """
         matches: Continuations = []
         for part in self.parts:
             for length, positions in part.datastore.lookup(context, spec):
                 if length >= USE_LENGTH:
                     self.uses.append((part, positions[0]))
-                matches.append((length, part.datastore.ahead(positions, depth)))
+                matches.append((spec.length_weight ** (length - 1), part.datastore.ahead(positions, depth)))
         return longest_matches(matches, spec.max_matches)
 
     def _count_uses(self) -> None:
@@ -95,7 +121,7 @@ class AnswerMemory:
             part, position = self.uses.popleft()
             part.answer_at(position).last_use = self.num_added
 
-    def _forget(self) -> None:
+    def _make_room(self) -> None:
         """Remove the answers whose last use is longest ago, until the newest ones of the next part fit."""
         excess = self.num_tokens + self.newest_tokens - self.capacity
         for key, answer in sorted(self.answers.items(), key=lambda item: item[1].last_use):
@@ -121,9 +147,9 @@ class RememberingDatastore:
 def longest_matches(matches: Continuations, count: int) -> Continuations:
     """At most `count` continuations, those of the longest matches first."""
     remaining: Continuations = []
-    for length, continuations in sorted(matches, key=lambda match: -match[0]):
+    for weight, continuations in sorted(matches, key=lambda match: -match[0]):
         part = continuations[:count]
         count -= len(part)
         if part:
-            remaining.append((length, part))
+            remaining.append((weight, part))
     return remaining

@@ -197,7 +197,7 @@ TIMED_STEPS = (
         5,
         (
             "drafterforge eval suite=scaling name=papers-many-drafters-timed suite.replay=false suite.temperatures=[] "
-            "suite.batch_sizes=[] suite.context_lengths=[] suite.methods=[generalist,default] "
+            "suite.batch_sizes=[] suite.context_lengths=[] suite.methods=[generalist,pool] "
             f'"suite.pool_sizes={listed(*map(str, POOL_SIZES))}" "pool.drafters={listed("general", *MANY)}"',
         ),
         ("papers-many-drafters-timed",),
