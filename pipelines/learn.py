@@ -154,7 +154,7 @@ def set_frozen(cfg: Config) -> None:
     """Freeze or thaw."""
     update_record(cfg.traffic_dir, lambda record: replace(record, frozen=cfg.action == "freeze"))
     thaw = f"drafterforge learn thaw{target_flags(cfg)}"
-    print(f"nothing is learned until `{thaw}`" if cfg.action == "freeze" else "learning goes on")
+    print(f"no expert is learned until `{thaw}`" if cfg.action == "freeze" else "learning goes on")
 
 
 def delete(cfg: Config) -> None:

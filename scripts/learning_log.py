@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 from collections import Counter
@@ -52,10 +53,18 @@ def main() -> int:
     return 0
 
 
+def number_of(text: str) -> float:
+    """The number that a text is; nan if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def requests(options: argparse.Namespace) -> list[dict[str, Any]]:
     """The lines of the log; DrafterforgeError if there are too few prompts."""
     kind, _, share = options.poison.partition("=")
-    if options.poison and (kind not in KINDS or not 0 < float(share or "nan") < 1):
+    if options.poison and (kind not in KINDS or not 0 < number_of(share) < 1):
         raise DrafterforgeError(f"--poison={options.poison} must be random=SHARE or flood=SHARE, with SHARE in (0, 1)")
     excluded = [row["messages"] for path in options.without for row in read(path)]
     rows = [row for row in read(options.prompts) if options.source in row["source"] and row["messages"] not in excluded]

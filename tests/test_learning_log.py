@@ -53,6 +53,7 @@ def test_poison_replaces_a_share_of_the_requests(write, kind, distinct):
         (["--source", "elsewhere"], "has 0 prompts of a source with 'elsewhere', and 600 are needed"),
         (["--poison", "random=2"], "--poison=random=2 must be random=SHARE or flood=SHARE"),
         (["--poison", "random"], "with SHARE in (0, 1)"),
+        (["--poison", "random=x"], "with SHARE in (0, 1)"),
     ],
 )
 def test_bad_options_are_one_line(write, monkeypatch, capsys, options, line):

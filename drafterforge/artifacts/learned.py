@@ -161,6 +161,15 @@ def absent_drafters(runs_dir: str, target: str) -> set[str]:
     return absent
 
 
+def learned_drafters(runs_dir: str, target: str) -> set[str]:
+    """Names of drafters that were learned from traffic and draft."""
+    learned: set[str] = set()
+    for folder in _traffic_folders(runs_dir, target):
+        with suppress(ArtifactError):
+            learned |= {*LearnedRecord.read(folder).drafters.values()}
+    return learned
+
+
 def _traffic_folders(runs_dir: str, target: str) -> list[Path]:
     """The default one, then the others that were remembered."""
     path, further = Path(runs_dir) / target / FOLDERS, []

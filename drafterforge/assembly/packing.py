@@ -11,6 +11,7 @@ from typing import Any
 
 from drafterforge.artifacts.bundles import is_name
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.learned import learned_drafters
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import open_bundle, tokenizer_sha256
@@ -43,7 +44,7 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
     runs = RunsFolder(cfg.runs_dir, target)
     build_pool(cfg.pool, cfg.runtime, runs)  # fails now if the pool cannot decode
     contents, names = BundleContents(), []
-    for name_or_path in pool_names(runs, cfg.pool.drafters):
+    for name_or_path in packed_names(cfg, runs):
         names.append(name_or_path if parse_hybrid(name_or_path) else Path(name_or_path).name)
         for part in parse_hybrid(name_or_path) or (name_or_path,):
             add_drafter(cfg, target, contents, dataclasses.replace(runs.drafter(part), name=Path(part).name))
@@ -91,6 +92,18 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
         f"type drafterforge serve bundle={folder}, or drafterforge inspect {folder}"
     )
     return record
+
+
+def packed_names(cfg: ExportConfig, runs: RunsFolder) -> list[str]:
+    """Names of the pool's drafters; those learned from a server's traffic are packed only if they are named."""
+    names = pool_names(runs, cfg.pool.drafters)
+    learned = set() if cfg.pool.drafters else learned_drafters(cfg.runs_dir, runs.target.name)
+    if left_out := [name for name in names if learned & {*(parse_hybrid(name) or (name,))}]:
+        say(
+            f"left out, as the traffic of a server has taught them: {', '.join(left_out)}; `drafterforge learn export` "
+            "packs them"
+        )
+    return [name for name in names if name not in left_out]
 
 
 @dataclass

@@ -43,6 +43,7 @@ SHARD_BYTES = 64 * MB  # a shard is written at this size, or at 1/16 of the boun
 PARTS = 16  # shards of a full folder, at least
 FLUSH_S = 5.0  # seconds that finished answers wait for their shard at most
 POLL_S = 0.2
+RETRY_S = 60.0  # after an error of a writer with a retention
 TIDY_S, AGE_S = 1.0, 60.0  # between two looks of a writer with a `Retention` for `erase`, and for old shards
 RECORD, DONE, READERS, ERASE = "stream.json", "done", "readers", "erase"
 
@@ -216,6 +217,7 @@ class StreamWriter:
         if retention is not None:  # nobody asks for an answer by its number
             self.record = replace(self.record, below=self.next_number, more=[])
         self.is_full = False  # the thread waits for a reader
+        self.next_try = 0.0  # moment at which it may be tried again to write, after an error
         self.next_look = -math.inf  # for shards that are too old
         self.changed = threading.Condition()
         self._tidy()
@@ -227,12 +229,20 @@ class StreamWriter:
         """Whether another answer may be added now."""
         return self.pending_bytes < 2 * self.shard_bytes
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether further answers are for anybody; a writer with a retention writes for readers to come."""
+        return self.retention is not None or not readers_finished(self.folder)
+
     def add(self, number: int, served: ServedAnswer) -> None:
-        """Append an answer.  number: of its prompt in the stream; -1: the next one."""
+        """Append an answer.  number: of its prompt in the stream; -1: the next one.
+
+        ArtifactError if writing has failed; a writer with a retention tries again after `RETRY_S`.
+        """
         tensors = [tensor for tensor in (served.features, served.states, served.outputs) if tensor is not None]
         size = sum(tensor.nbytes for tensor in tensors) + 8 * len(served.answer.input_ids)
         with self.changed:
-            if self.record.error:
+            if self.record.error and (self.retention is None or time.monotonic() < self.next_try):
                 raise ArtifactError(self.record.error)
             if not self.pending:
                 self.pending_since = time.monotonic()
@@ -287,9 +297,9 @@ class StreamWriter:
             return self._take()
 
     def _fail(self, error: Exception) -> None:
-        """Take no more answers.  A writer with a retention still deletes old shards, and all of them on demand."""
+        """Take no more answers.  A writer with a retention still deletes shards, and tries again later."""
         with self.changed:
-            is_first = not self.record.error
+            is_first, self.next_try = not self.record.error, time.monotonic() + RETRY_S
             self.record = replace(self.record, error=str(error))
             self.pending, self.pending_bytes = [], 0
         if is_first:
@@ -339,7 +349,7 @@ class StreamWriter:
                 f"an answer of {size / GB:.3g} GB is too large for a stream of {limit / GB:.3g} GB; "
                 f"type data.stream_gb={2 * PARTS * size / GB:.2g} or more"
             )
-        while not (unneeded := readers_finished(self.folder)) and used_bytes(self.folder) + size > limit:
+        while self.is_needed and used_bytes(self.folder) + size > limit:
             if self.retention is not None:
                 delete_shard(self.folder, next(iter(shard_numbers(self.folder)), 0))
                 continue
@@ -347,13 +357,13 @@ class StreamWriter:
                 return
             self.is_full = True
             time.sleep(POLL_S)
-        if unneeded:
+        if not self.is_needed:
             return
         self.is_full = False
         for suffix, content in files.items():
             write_bytes_atomic(self.folder / f"{shard_name(self.record.shards)}{suffix}", content)
         numbers, tokens = [number for number, _, _ in part], sum(len(served.answer.input_ids) for _, served, _ in part)
-        self.record = self.record.counting(numbers, tokens)
+        self.record = replace(self.record.counting(numbers, tokens), error="")
         save_json_atomic(self.folder / RECORD, asdict(self.record))
 
 

@@ -266,9 +266,11 @@ class AutoProposer(Proposer):
         """A drafter can always join."""
 
     def try_leave(self, name: str) -> None:
-        """Refuse to remove the first drafter, which reads the prompts."""
+        """Refuse to remove the first drafter, over which gains are measured."""
         if name == self.pool.names[0]:
-            raise ConfigError(f"drafter {name!r} reads the prompts of drafter=auto; it cannot be removed")
+            raise ConfigError(
+                f"drafter {name!r} is that with which drafter=auto compares the rest; it cannot be removed"
+            )
 
     def leave(self, name: str) -> None:
         """Remove a drafter; its rows go on with the first one."""

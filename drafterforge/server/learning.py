@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from drafterforge.artifacts.learned import FOLDER, JOINED, LearnedRecord
 from drafterforge.assembly.drafters import open_named
@@ -94,6 +95,7 @@ class LearnedDrafters:
         self.followed = LearnedRecord()  # the record that the pool was changed by last
         self.learned: set[str] = set()  # names of all versions of all records
         self.broken: set[str] = set()  # versions that cannot join
+        self.shared: dict[Any, Any] = {}  # weights of the generalists of what has joined
 
     def poll(self, between_cycles: Callable[[Callable[[], None]], None]) -> LearnedRecord:
         """The record; if it has changed, opens what has joined, and lets the worker change its pool."""
@@ -113,7 +115,8 @@ class LearnedDrafters:
         return record
 
     def _open(self, name: str) -> Drafter:
-        return with_neural(self.template, open_named([name], self.source.drafter, self.source.target)[name])
+        opened = open_named([name], self.source.drafter, self.source.target, self.shared)
+        return with_neural(self.template, opened[name])
 
     def _leave_out(self, name: str, error: Exception) -> None:
         self.broken.add(name)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from drafterforge.config.learn import LearnConfig
+from drafterforge.data import stream
 from drafterforge.runtime.answer_log import HOUR_S, AnswerLog
 from drafterforge.runtime.rows import Row
 from drafterforge.server.metrics import Metrics
@@ -25,7 +26,10 @@ MOST_WAITING = 64  # finished answers that the thread has not taken; further one
 
 
 class ClientBudget:
-    """Tokens that each client address may contribute in an hour."""
+    """Tokens that each client address may contribute in an hour in which others contribute too.
+
+    All clients behind a proxy have its address, and without others there is nobody to crowd out.
+    """
 
     def __init__(self, tokens_per_hour: int) -> None:
         self.tokens_per_hour = tokens_per_hour
@@ -37,7 +41,7 @@ class ClientBudget:
         hour = int(time.monotonic() / HOUR_S)
         if hour != self.hour:
             self.hour, self.spent = hour, {}
-        return self.spent.get(client, 0) < self.tokens_per_hour
+        return self.spent.get(client, 0) < self.tokens_per_hour or not self.spent.keys() - {client}
 
     def charge(self, client: str, tokens: int) -> None:
         """Charge an answer with its prompt."""
@@ -50,7 +54,7 @@ class TrafficRecorder:
     def __init__(self, cfg: LearnConfig, answers: AnswerLog, metrics: Metrics) -> None:
         self.cfg, self.answers, self.metrics = cfg, answers, metrics
         self.budget = ClientBudget(cfg.client_tokens)
-        self.draws, self.failure = random.Random(), ""
+        self.draws, self.failure, self.next_try = random.Random(), "", 0.0
         self.waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
         self.thread = threading.Thread(target=self._work, name="drafterforge-traffic", daemon=True)
         self.thread.start()
@@ -60,9 +64,14 @@ class TrafficRecorder:
         """running | failed."""
         return "failed" if self.failure else "running"
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is recorded since a failure; later an answer tries whether recording works again."""
+        return bool(self.failure) and time.monotonic() < self.next_try
+
     def admits(self, client: str, opted_out: bool, count: int = 1) -> bool:
         """Whether a request is recorded.  client: its address.  opted_out: by its header.  count: of its answers."""
-        reason = self.failure and "failed"
+        reason = "failed" if self.is_paused else ""
         if opted_out:
             reason = "opted_out"
         elif self.draws.random() >= self.cfg.sample:
@@ -94,17 +103,20 @@ class TrafficRecorder:
             try:
                 task()
             except Exception as error:  # recording must never break serving
-                log.error("answers are not recorded any more: %s", error)
-                self.failure = str(error) or type(error).__name__
+                failure = str(error) or type(error).__name__
+                if failure != self.failure:
+                    log.error("answers are not recorded until this is mended: %s", failure)
+                self.failure, self.next_try = failure, time.monotonic() + stream.RETRY_S
             task = self.waiting.get()
 
     def _record(self, client: str, row: Row, num_erasures: int) -> None:
         """num_erasures: when the answer ended."""
-        if self.failure:
+        if self.is_paused:
             return
         if not self.budget.has_room(client):  # other answers of this client have ended since the request was admitted
             self.metrics.unrecorded.labels("client_limit").inc()
         elif self.answers.add(row, num_erasures):
+            self.failure = ""
             self.budget.charge(client, len(row.text))
             self.metrics.recorded.inc()
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -56,6 +56,7 @@ from drafterforge.training.traffic_gate import Verdict, judge_drafter
 ROUND = 16  # answers between two looks, at least, where a kind has too few distinct prompts
 PASSES = 10  # over the answers that an expert is trained on, at most: more of few answers make it worse
 VALIDATIONS = 8  # of a training
+TURN_TOKENS = 8  # of an answer by which the next turn of its conversation is recognised
 SPARE = 16  # times the tokens that a training reads, of which the newest answers are looked at
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Callback]], Path]
 
@@ -95,13 +96,13 @@ def split_newest(
 ) -> dict[str, list[Answer]]:
     """The newest prompts of `num_test` conversations, of the `num_val` before them, and those of the rest.
 
-    Each prompt has its newest answer.  The turns of a conversation, each of which begins with the turn before, are
-    prompts of one split, and only the newest of them is in `test` or `val`.
+    Each prompt has its newest answer.  The turns of a conversation are prompts of one split, and only the newest of
+    them is in `test` or `val`.
     newest: id of the newest answer of the last round.  No conversation with a prompt up to it is in `test` or `val`:
     an expert continues those of earlier rounds, which were trained on it.
     most_tokens: of the rest; older ones are left out.
     """
-    begun = conversations(map(prompt_of, rows))
+    begun = conversations(rows)
     fresh, prompts = {prompt_of(row): row for row in new_prompts(rows, newest)}, new_prompts(rows)
     earlier = {begun[prompt_of(row)] for row in prompts if prompt_of(row) not in fresh}
     held_out: dict[tuple[int, ...], Answer] = {}
@@ -117,14 +118,29 @@ def split_newest(
     return {"test": newest_rows[:num_test], "val": newest_rows[num_test:], "train": train}
 
 
-def conversations(prompts: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """Prompt -> the shortest prompt that it begins with: the first turn of its conversation."""
-    first = dict[tuple[int, ...], tuple[int, ...]]()
-    root: tuple[int, ...] = ()
-    for prompt in sorted(set(prompts)):  # a prompt comes right before all that begin with it
-        root = root if root and prompt[: len(root)] == root else prompt
-        first[prompt] = root
+def conversations(rows: Sequence[Answer]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Prompt -> the first turn of its conversation.
+
+    A turn begins with the prompt of an earlier turn and the first tokens of an answer to it; a prompt alone may be what
+    many conversations have in common, such as instructions.
+    """
+    answers = dict[tuple[int, ...], set[tuple[int, ...]]]()
+    for row in rows:
+        start = row.prompt_tokens
+        answers.setdefault(prompt_of(row), set()).add(tuple(row.input_ids[start : start + TURN_TOKENS]))
+    first, beginnings = dict[tuple[int, ...], tuple[int, ...]](), list[tuple[int, ...]]()
+    for prompt in sorted(answers):  # a prompt comes right before all that begin with it
+        while beginnings and prompt[: len(beginnings[-1])] != beginnings[-1]:
+            beginnings.pop()
+        earlier = (turn for turn in reversed(beginnings) if continues(prompt[len(turn) :], answers[turn]))
+        first[prompt] = first[turn] if (turn := next(earlier, ())) else prompt
+        beginnings.append(prompt)
     return first
+
+
+def continues(tokens: tuple[int, ...], answers: set[tuple[int, ...]]) -> bool:
+    """Whether tokens begin with one of these answers."""
+    return any(tokens[: len(answer)] == answer for answer in answers)
 
 
 def new_prompts(rows: Sequence[Answer], newest: str = "") -> list[Answer]:

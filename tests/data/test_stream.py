@@ -295,6 +295,24 @@ def test_shards_leave_when_they_are_too_old(tmp_path, monkeypatch):
     assert ring_numbers(tmp_path) == [11]
 
 
+def test_a_ring_takes_answers_after_a_reader_has_finished_and_after_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "RETRY_S", 0.0)
+    writer = ring_of(tmp_path)
+    (tmp_path / "readers").mkdir()
+    (tmp_path / "readers" / "a.json").write_text(json.dumps({"finished": True, "readers": 1, "next": 0}))
+    add_all(writer, [1])
+    writer.flush()
+    write = writer._write
+    monkeypatch.setattr(writer, "_write", lambda part: 1 / 0)
+    add_all(writer, [2])
+    writer.flush()
+    assert StreamRecord.read(tmp_path).error == "division by zero"
+    monkeypatch.setattr(writer, "_write", write)
+    add_all(writer, [3])
+    writer.close(10)
+    assert ring_numbers(tmp_path) == [1, 3] and StreamRecord.read(tmp_path).error == ""
+
+
 def test_erasing_deletes_all_shards_and_what_is_pending_also_while_a_writer_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(stream, "TIDY_S", 0.01)
     erased = []

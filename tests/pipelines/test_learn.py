@@ -127,6 +127,10 @@ def test_a_round_trains_an_expert_that_joins_a_running_server_and_leaves_again(p
     assert done.code == 0 and f"target.model={pool.target}" in done.out.splitlines()[-1]
     record_of_bundle = json.loads((pool.runs / "tiny" / "bundles" / "traffic" / "bundle.json").read_text())
     assert {entry["name"] for entry in record_of_bundle["drafters"]} == {"general", version.name}
+    done = pool("export", "bundle=plain")
+    assert done.code == 0 and f"left out, as the traffic of a server has taught them: {version.name};" in done.out
+    record_of_bundle = json.loads((pool.runs / "tiny" / "bundles" / "plain" / "bundle.json").read_text())
+    assert version.name not in {entry["name"] for entry in record_of_bundle["drafters"]}
     engine, _ = open_engine(ServeConfig(drafter="pool", pool=PoolConfig(drafters=["general", "sql"]), **paths(pool)))
     prompt = list(range(5, 15))
     expected = Engine(hf_target(pool)).generate([prompt], 12)[0].tokens

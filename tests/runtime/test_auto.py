@@ -204,12 +204,34 @@ def test_drafters_join_and_leave_while_requests_run(target, pool, monkeypatch):
     assert [row.answer.tokens for row in rows] == expected
 
 
-def test_the_drafter_that_reads_prompts_stays(target, pool):
+@pytest.mark.parametrize("chunk", [4, 256])
+def test_the_drafter_that_is_likely_the_fastest_reads_a_prompt_and_drafts(target, pool, chunk, monkeypatch):
+    monkeypatch.setattr(Worth, "reading_pays", lambda *_: True)
+    expected = [Engine(target).generate([prompt], 30)[0].tokens for prompt in PROMPTS]
+    pool.worth.arms.history("other", "first", False).gain.value = 0.2
+    engine = Engine(target, pool, SHAPE, max_batch=4)
+    with torch.inference_mode():
+        batch = engine.open_batch()
+        batch.prefill_chunk = chunk
+        rows = [batch.admit(*engine.read(prompt, 30)) for prompt in PROMPTS]
+        assert {name: len(arm.rows) for name, arm in batch.proposer.states.arms.items()} == {
+            "first": 0,
+            "second": 0,
+            "other": 4,
+        }
+        batch.cycle(SHAPE)
+        assert batch.proposer.selection_probs() == {"first": 0.0, "second": 0.0, "other": 1.0}
+        while batch.rows:
+            batch.cycle(SHAPE)
+    assert [row.answer.tokens for row in rows] == expected
+
+
+def test_the_drafter_that_the_rest_is_compared_with_stays(target, pool):
     engine = Engine(target, pool, SHAPE)
     with torch.inference_mode():
         batch = engine.open_batch()
         batch.admit(*engine.read(PROMPTS[0], 30))
-    with pytest.raises(ConfigError, match=r"first.*reads the prompts"):
+    with pytest.raises(ConfigError, match=r"first.*compares the rest"):
         engine.remove_drafter("first")
     assert pool.names == ["first", "second", "other"]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from drafterforge.artifacts import learned
 from drafterforge.artifacts.learned import JOINED, LearnedRecord, LearnedVersion, update_record
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError
+from drafterforge.runtime.arms import ArmKnowledge, RowArms
 from drafterforge.runtime.pool import Pool
 from drafterforge.server.learning import LearnedDrafters
 
@@ -36,6 +38,16 @@ def test_a_record_in_a_folder_that_cannot_be_read_is_not_waited_for(drafters, mo
     monkeypatch.setattr(learned.os, "access", lambda *_: False)
     with pytest.raises(ArtifactError, match=r"cannot read .*check its permissions"):
         update_record(drafters.folder, lambda record: record)
+
+
+def test_what_a_comparison_has_shown_is_expected_of_an_expert_that_joins(drafters, monkeypatch):
+    arms = ArmKnowledge(0.01)
+    monkeypatch.setattr(drafters.pool, "worth", SimpleNamespace(arms=arms))
+    update_record(drafters.folder, lambda record: replace(record, versions=[replace(VERSION, base_gain=0.2)]))
+    follow(drafters)
+    row = RowArms(arms, ["general", VERSION.name], advised=VERSION.name)
+    assert row.beliefs[VERSION.name].mean == pytest.approx(np.log(1.2)) and row.best(0.02) == VERSION.name
+    assert RowArms(arms, ["general", VERSION.name]).best(0.02) == "general"  # in requests of other kinds
 
 
 @pytest.mark.parametrize("error", [ArtifactError("its files are damaged"), RuntimeError("out of memory")])

@@ -56,11 +56,28 @@ def unrecorded(recorder: TrafficRecorder, reason: str) -> float:
 
 
 def test_requests_at_the_same_time_are_within_the_limit_of_their_client(recorder):
+    record(recorder, "other", 2)
     assert all(recorder.admits("flood", False) for _ in range(20))
     record(recorder, "flood", 20)
-    record(recorder, "other", 2)
     assert len(recorder.answers.rows) == 4 + 2  # the fourth one reaches the limit
     assert unrecorded(recorder, "client_limit") == 16
+
+
+def test_a_client_without_others_has_no_limit(recorder):
+    record(recorder, "proxy", 20)
+    assert recorder.admits("proxy", False) and len(recorder.answers.rows) == 20
+    record(recorder, "other", 1)
+    assert not recorder.admits("proxy", False) and recorder.admits("other", False)
+
+
+def test_recording_goes_on_once_its_cause_of_failure_is_gone(recorder, monkeypatch):
+    add, recorder.answers.add = recorder.answers.add, lambda *args: 1 / 0
+    record(recorder, "client", 2)
+    assert recorder.state == "failed" and not recorder.admits("client", False)
+    recorder.answers.add, recorder.next_try = add, 0.0
+    assert recorder.admits("client", False)
+    record(recorder, "client", 3)
+    assert recorder.state == "running" and len(recorder.answers.rows) == 3
 
 
 def test_only_recorded_answers_count_towards_the_limit(recorder):

@@ -93,10 +93,10 @@ def test_no_prompt_of_an_earlier_round_judges():
 
 
 def turns(number: int, count: int, prompt: int) -> list[Answer]:
-    """The turns of a conversation, each of which begins with the turn before."""
+    """The turns of a conversation, each of which begins with the turn before and its answer."""
     texts = [[prompt, *range(100, 100 + turn)] for turn in range(1, count + 1)]
     return [
-        Answer(f"a{number + turn}", "", "", "train", [*text, 7], [0] * len(text) + [1], len(text), 1, True)
+        Answer(f"a{number + turn}", "", "", "train", [*text, 101 + turn], [0] * len(text) + [1], len(text), 1, True)
         for turn, text in enumerate(texts)
     ]
 
@@ -110,6 +110,13 @@ def test_the_turns_of_a_conversation_are_in_one_split_and_only_the_newest_judges
     # a conversation that goes on after a round was trained on, and does not judge
     splits = split_newest([*rows, *turns(36, 4, 11)[3:], *turns(40, 1, 50)], "a35", 4, 2, MANY)
     assert [row.id for row in splits["test"]] == ["a40"]
+
+
+def test_prompts_that_begin_with_another_prompt_alone_are_conversations_of_their_own():
+    rows = [Answer("short", "", "", "train", [1, 7], [0, 1], 1, 1, True)]
+    rows += [Answer(f"a{n}", "", "", "train", [1, 50 + n, 7], [0, 0, 1], 2, 1, True) for n in range(20)]
+    splits = split_newest(rows, "", 8, 4, MANY)
+    assert [len(splits[name]) for name in ("test", "val", "train")] == [8, 4, 9]
 
 
 def test_a_training_takes_the_newest_prompts_as_far_as_it_can_read_them():
