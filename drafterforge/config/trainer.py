@@ -14,7 +14,9 @@ LOSSES = ("cross_entropy", "reverse_kl", "tv", "lk_alpha", "lk_lambda")  # see d
 class TrainerConfig:
     """Distillation: training-time test (TTT), optimiser, batches, validation."""
 
-    ttt_steps: int = setting(7, "draft positions unrolled during training, as at decode time")
+    ttt_steps: int = setting(
+        7, "draft positions unrolled during training, as at decode time; not read by drafter=block"
+    )
     val_ttt_steps: int | None = setting(None, "length of the drafted chains in validation; null: ttt_steps")
     loss: str = setting(
         "cross_entropy",
