@@ -103,8 +103,8 @@ class ExpertLogger(Logger):
 def settings_of(config: TrainerConfig) -> dict[str, Any]:
     """The settings that are recorded with a drafter.
 
-    Left out: where it is computed; where it is logged, which may hold a password; what changes no result; `ADDED` at their
-    defaults.
+    Left out: where it is computed; where it is logged, which may hold a password; what changes no result; `ADDED` at
+    their defaults.
     """
     left_out = {*DESTINATIONS, *DEVICES, *UNCOMPARED["trainer"]}
     settings = {key: value for key, value in asdict(config).items() if key not in left_out}
