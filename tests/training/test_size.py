@@ -10,6 +10,7 @@ from drafterforge.cli import COMMANDS
 from drafterforge.cli.run import _sized
 from drafterforge.config.compose import load_config
 from drafterforge.errors import ConfigError
+from drafterforge.pipelines.prepare_data import source_flags
 from drafterforge.training.size import LIMITS, apply_size, size_of
 from tests.data.prompt_files import write_lines
 
@@ -147,3 +148,12 @@ def test_a_typed_size_is_that_of_experts_where_a_lora_is_trained(folder, capsys)
     assert settings(folder, "domain=sql", "drafter=eagle3", "size=8b").trainer.max_steps == 10000
     assert settings(folder, "domain=sql", "drafter=lora", "size=1b-expert").trainer.max_steps == 600
     assert capsys.readouterr().err == ""
+
+
+def test_the_next_command_reads_the_features_that_prepare_data_captured(folder):
+    def flags(*typed: str) -> str:
+        return source_flags(settings(folder, *typed, command="prepare-data"))
+
+    assert flags("data.features=cached") == " data.features=cached"
+    assert flags("data=recorded", "path=my records") == " data=recorded path='my records'"
+    assert flags() == flags("size=135m") == ""  # what `train-drafter` picks too
