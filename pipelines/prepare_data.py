@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from drafterforge.config.commands import PrepareDataConfig
-from drafterforge.config.hints import target_flags
+from drafterforge.config.hints import shell_value, target_flags
 from drafterforge.data.prompts import load_prompts
 from drafterforge.interop.vllm.streaming import stream_answers
 from drafterforge.training.inputs import answer_prompts, features_of, target_to_answer
+from drafterforge.training.size import size_values
 
 Config = PrepareDataConfig
 
@@ -24,6 +25,15 @@ def run(cfg: Config) -> Path:
     answers = answer_prompts(cfg, target, prompts)
     if cfg.data.features == "cached":
         features_of(cfg, target, answers)
-    typed = f"domain={cfg.domain.name} answers={answers.path.name}{target_flags(cfg)}"
+    typed = f"domain={cfg.domain.name} answers={answers.path.name}{source_flags(cfg)}{target_flags(cfg)}"
     print(f"wrote {answers.path}; next: drafterforge train-drafter {typed}")
     return answers.path
+
+
+def source_flags(cfg: Config) -> str:
+    """The keys, each after a space, with which `train-drafter` reads the features that were captured."""
+    if cfg.data.features != "cached":
+        return ""
+    if cfg.data.source == "recorded":
+        return f" data=recorded path={shell_value(cfg.data.path)}"
+    return " data.features=cached" if size_values(cfg.target, "data").get("features", "cached") != "cached" else ""

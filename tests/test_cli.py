@@ -18,6 +18,7 @@ import pytest
 from drafterforge import __version__
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.cli import COMMANDS, main
+from drafterforge.cli.failures import message_line
 from drafterforge.config import commands, serving
 from drafterforge.errors import ArtifactError
 
@@ -374,6 +375,15 @@ def test_a_full_disk_is_one_line_that_names_the_path(error, path, pipeline, caps
     pipeline.error = error
     line = _one_line(capsys, *TRAIN, "runs_dir=elsewhere")
     assert "the disk is full while writing" in line and path in line
+
+
+def test_a_gpu_without_memory_is_one_line_that_names_what_to_type(pipeline, capsys):
+    torch = pytest.importorskip("torch")
+    pipeline.error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee the documentation.")
+    line = _one_line(capsys, *TRAIN, "runs_dir=elsewhere")
+    assert "the GPU is out of memory" in line and "data.batch_size=" in line and "trainer.tokens_per_batch=" in line
+    assert "`drafterforge plan train-drafter runs_dir=elsewhere` estimates what fits" in line
+    assert message_line(pipeline.error, None, resumes=False).endswith("or type target.device=cpu")
 
 
 def test_a_file_one_may_not_write_is_one_line(pipeline, capsys):

@@ -244,7 +244,7 @@ def test_the_shipped_generalist_is_found_by_its_recipe():
     config = _compose("train-drafter", "domain=general", "experiment=pool_smollm2")
     manifest = Manifest.read(SHIPPED / "smollm2-135m" / "drafters" / "general")
     assert recorded_config(config.drafter) == manifest.config["drafter"]
-    assert settings_of(config.trainer) == manifest.config["trainer"]
+    assert settings_of(config.trainer) == with_present_keys(manifest.config)["trainer"]
 
 
 def test_a_training_on_fewer_answers_is_another_one():

@@ -42,6 +42,13 @@ MISTAKES = {
     ],
     "empty.jsonl has no prompts": ["train-drafter", "domain=own", "data=jsonl", "path=empty.jsonl"],
     "broken.jsonl, line 2: found no JSON": ["train-drafter", "domain=own", "data=jsonl", "path=broken.jsonl"],
+    "no line of plain.jsonl has an assistant turn, which data.answers=given needs": [
+        "train-drafter",
+        "domain=own",
+        "data=jsonl",
+        "path=plain.jsonl",
+        "data.answers=given",
+    ],
     "keys.jsonl, line 1: found no messages (keys: text)": [
         "prepare-data",
         "domain=own",
@@ -66,7 +73,8 @@ def errors(tmp_path_factory):
     bundle = folder / "runs" / "smollm2-135m" / "bundles" / "house"
     bundle.mkdir(parents=True)
     (bundle / "bundle.json").write_text(json.dumps({"drafters": [{"name": "general"}, {"name": "sql"}]}))
-    for name, text in {"empty": "", "broken": f'{OK}\n{{"prompt": ', "keys": '{"text": "x"}'}.items():
+    texts = {"empty": "", "broken": f'{OK}\n{{"prompt": ', "keys": '{"text": "x"}', "plain": OK}
+    for name, text in texts.items():
         (folder / f"{name}.jsonl").write_text(text)
     words = [sys.executable, "-c", CODE, json.dumps(list(MISTAKES.values()))]
     done = subprocess.run(words, capture_output=True, text=True, cwd=folder, stdin=subprocess.DEVNULL)

@@ -15,6 +15,7 @@ from drafterforge.config.hints import ROUTER, command_for, command_for_policy, c
 from drafterforge.config.names import RETRIEVAL
 from drafterforge.drafters.base import Drafter, DrafterSource
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
+from drafterforge.drafters.eagle3.kind import Eagle3Kind
 from drafterforge.drafters.registry import KINDS, kind_named, manifest_kind
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import Target
@@ -197,3 +198,12 @@ def fingerprint_of(manifest: Manifest) -> str:
     """The fingerprint of a drafter's weights, from the hashes in its manifest."""
     hashes = [file["sha256"] for name, file in sorted(manifest.files.items()) if name.endswith(".safetensors")]
     return "-".join(sha256[:16] for sha256 in hashes)
+
+
+def is_generalist(folder: Path) -> bool:
+    """Whether a manifest says that a LoRA can be added: an EAGLE-3 drafter of all domains, with full weights."""
+    with contextlib.suppress(ArtifactError):  # a damaged one cannot be used
+        manifest = Manifest.read(folder)
+        is_eagle3 = kind_of(manifest) == Eagle3Kind.name
+        return is_eagle3 and domain_of(manifest) == GENERAL and not kind_named(Eagle3Kind.name).is_adapter(folder)
+    return False

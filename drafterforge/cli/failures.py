@@ -17,6 +17,11 @@ USER_ERROR = 2
 INTERRUPTED = 130  # exit code of a program that SIGINT ended
 TERMINATED = 143  # the same for SIGTERM
 NO_HOME = "Could not determine home directory."  # pathlib's error for `~NAME` of a user that is not there
+OUT_OF_MEMORY = "the GPU is out of memory"
+FEWER_TOKENS = (
+    "if the target was answering, type a smaller data.batch_size=; if a drafter was trained, a smaller "
+    "trainer.tokens_per_batch= and a larger trainer.accumulate=; `drafterforge plan train-drafter` estimates what fits"
+)
 
 
 def exit_code(error: BaseException) -> int:
@@ -31,8 +36,11 @@ def exit_code(error: BaseException) -> int:
     return INTERRUPTED if any(isinstance(e, KeyboardInterrupt) for e in chain) else USER_ERROR
 
 
-def message_line(error: BaseException, writing: str | None, resumes: bool) -> str | None:
-    """The message for the user; None for a bug, which is reported with its traceback."""
+def message_line(error: BaseException, writing: str | None, resumes: bool, has_data: bool = False) -> str | None:
+    """The message for the user; None for a bug, which is reported with its traceback.
+
+    resumes: the same command continues.  has_data: it reads the keys `data.*`.
+    """
     if isinstance(error, DrafterforgeError):
         return _flatten(error)
     chain = list(_chain(error))
@@ -54,8 +62,16 @@ def message_line(error: BaseException, writing: str | None, resumes: bool) -> st
         return "the current folder does not exist any more; change to another one"
     if isinstance(error, RuntimeError) and str(error) == NO_HOME:
         return "a path begins with ~ and no user of this machine; type it without ~"
+    if _is_out_of_memory(error):
+        return f"{OUT_OF_MEMORY}; {FEWER_TOKENS if has_data else 'end other programs on it, or type target.device=cpu'}"
     # Libraries that call our code raise their own error `from` ours.
-    return message_line(error.__cause__, writing, resumes) if error.__cause__ else None
+    return message_line(error.__cause__, writing, resumes, has_data) if error.__cause__ else None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device lacked memory; imports no torch, whose error it is."""
+    error_class = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
+    return isinstance(error, error_class)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

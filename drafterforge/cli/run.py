@@ -88,7 +88,8 @@ def _run(arguments: list[str]) -> int:
         writing = None if config is None else config.runs_dir
         if isinstance(error, RankLostError) and is_launched(rank=0):
             return RANK_LOST  # the process that ended first has the message
-        line = message_line(error, writing, command is not None and command.resumes)
+        resumes = command is not None and command.resumes
+        line = message_line(error, writing, resumes, hasattr(config, "data"))
         if line is None:
             raise
         print(f"drafterforge: {complete_commands(line, _typed_flags(config))}", file=sys.stderr)

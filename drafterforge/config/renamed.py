@@ -1,4 +1,4 @@
-"""Config keys and values of earlier versions: renamed ones under their present names, and removed keys."""
+"""Recorded config keys and values: renamed ones under their present names, without removed and uncompared keys."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ RENAMED = {
 }
 RENAMED_CHOICES = {"data=served": "data=recorded"}
 RENAMED_VALUES = {("data.source", "served"): "recorded"}
+UNCOMPARED = {"trainer": ("loggers", "log_every", "loss_chunk", "checkpoint_steps")}  # change no result, by section
 
 
 class RemovedKey(NamedTuple):
@@ -28,7 +29,7 @@ REMOVED = {"pool.every": _READ_INTERVAL, "pool.read_interval": _READ_INTERVAL}
 
 
 def with_present_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded settings, by section: renamed keys under their present names, without removed keys.
+    """Recorded settings, by section: renamed keys under their present names, without removed and uncompared keys.
 
     A removed key stays if its value meant something else than what happens now, so that the settings differ.
     """
@@ -36,10 +37,13 @@ def with_present_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _present(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    if section == "config":  # of an artifact, whose sections lie below it
+        return with_present_keys(settings)
     present = {}
     for key, value in settings.items():
         name = f"{section}.{key}"
-        if name not in REMOVED or REMOVED[name].value != value:
-            text = value if isinstance(value, str) else ""
-            present[RENAMED.get(name, name).rpartition(".")[2]] = RENAMED_VALUES.get((name, text), value)
+        if key in UNCOMPARED.get(section, ()) or (name in REMOVED and REMOVED[name].value == value):
+            continue
+        text = value if isinstance(value, str) else ""
+        present[RENAMED.get(name, name).rpartition(".")[2]] = RENAMED_VALUES.get((name, text), value)
     return present

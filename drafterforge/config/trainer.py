@@ -14,7 +14,9 @@ LOSSES = ("cross_entropy", "reverse_kl", "tv", "lk_alpha", "lk_lambda")  # see d
 class TrainerConfig:
     """Distillation: training-time test (TTT), optimiser, batches, validation."""
 
-    ttt_steps: int = setting(7, "draft positions unrolled during training, as at decode time")
+    ttt_steps: int = setting(
+        7, "draft positions unrolled during training, as at decode time; not read by drafter=block"
+    )
     val_ttt_steps: int | None = setting(None, "length of the drafted chains in validation; null: ttt_steps")
     loss: str = setting(
         "cross_entropy",
@@ -75,13 +77,17 @@ class TrainerConfig:
 
     def require_shares(self, num_devices: int) -> None:
         """Refuse a number of devices among which the micro-batches of a step cannot be shared equally."""
-        fitting = -(-self.accumulate // num_devices) * num_devices
+        accumulate, tokens = self.shared_step(num_devices)
         require(
             self.accumulate % num_devices == 0,
             f"{num_devices} devices cannot share the micro-batches of a step, trainer.accumulate={self.accumulate}; "
-            f"type trainer.accumulate={fitting}, and trainer.tokens_per_batch="
-            f"{max(1, self.tokens_per_batch * self.accumulate // fitting)} to keep the tokens of a step",
+            f"type trainer.accumulate={accumulate}, and trainer.tokens_per_batch={tokens} to keep the tokens of a step",
         )
+
+    def shared_step(self, num_devices: int) -> tuple[int, int]:
+        """`accumulate` and `tokens_per_batch` with which so many devices share a step of as many tokens."""
+        accumulate = -(-self.accumulate // num_devices) * num_devices
+        return accumulate, max(1, self.tokens_per_batch * self.accumulate // accumulate)
 
     @property
     def validated_steps(self) -> int:

@@ -37,6 +37,10 @@ Progress = Callable[[int, int, int], None]  # answer tokens so far, answers so f
 DATE = datetime.date(2024, 7, 26)  # for templates that print the day: fixed, so prompts do not depend on it
 
 
+class UnansweredError(ArtifactError):
+    """A prompt of data.answers=given without an answer."""
+
+
 def prepare_answers(
     prompts: Mapping[str, Sequence[Prompt]],
     *,
@@ -180,14 +184,14 @@ class Conversation:
 def encode_prompts(
     tokenizer: Any, split: str, prompts: Mapping[str, Sequence[Prompt]], data: DataConfig
 ) -> list[Conversation]:
-    """Encodes the prompts of a split; drops those over `data.max_prompt_tokens`, or refused by the chat template."""
+    """Encodes the prompts of a split; drops those that are too long, refused by the chat template, or unanswered."""
     encode = _recorded_conversation if data.answers == "given" else _open_conversation
     fitting, refused = [], []  # conversations, errors
     num_prompts = len(prompts.get(split, ()))
     for index, prompt in enumerate(prompts.get(split, ())):
         try:
             conversation = encode(tokenizer, index, split, prompt, data)
-        except ChatTemplateError as error:
+        except (ChatTemplateError, UnansweredError) as error:
             refused.append(f"prompt {prompt.id!r} ({prompt.source}): {error}")
         else:
             fitting += [] if conversation is None else [conversation]
@@ -239,16 +243,19 @@ def user_turns(messages: Sequence[Message]) -> list[list[Message]]:
 def _recorded_conversation(
     tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig
 ) -> Conversation | None:
-    """Encodes a conversation with the answers of the data, cut where a limit is exceeded; None if none fits."""
+    """Encodes a conversation with the answers of the data, cut where a limit is exceeded; None if none fits.
+
+    Raises UnansweredError if it has none.
+    """
     if transcript := prompt.transcript:
         ids = list(transcript.ids)
         mask = [int(index >= transcript.prompt_tokens) for index in range(len(ids))]
     else:
         ids, mask = conversation_ids(tokenizer, prompt.messages, date=DATE)
     if 1 not in mask:
-        raise ArtifactError(
-            f"prompt {prompt.id!r} ({prompt.source}) has no assistant turn, but data.answers=given "
-            "needs one; type data.answers=target to let the target answer"
+        raise UnansweredError(
+            "it has no assistant turn, which data.answers=given needs; type data.answers=target to let the target "
+            "answer"
         )
     end, fits = 0, True
     for start, stop in marked_spans(mask):

@@ -141,12 +141,7 @@ class JoinedAnswers:
         """Unmask rows whose prompt is in an earlier artifact, and training rows whose prompt is held out."""
         prompts = {split: [answers.rows(split).prompts() for answers in self.sets] for split in SPLITS}
         is_used = {split: [bool(mask.any()) for mask in self._masks[split]] for split in SPLITS}
-        held_out = {
-            prompt
-            for split in ("val", "test")
-            for part, used in zip(prompts[split], is_used[split], strict=True)
-            for prompt in (part if used else ())
-        }
+        held_out = {prompt for split in ("val", "test") for part in prompts[split] for prompt in part}
         seen: set[bytes] = set()
         repeated = leaked = 0
         for part in range(len(self.sets)):

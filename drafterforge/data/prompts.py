@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from itertools import chain, islice
 
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.progress import say
@@ -20,18 +21,20 @@ from drafterforge.prompts.prompt import Prompt
 log = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
-_REFILL = 0.05  # share of the largest split that moves to an empty one
+SHARES = {"train": 0.9, "val": 0.05, "test": 0.05}  # of the largest split that move to an empty one
 MIN_VERDICT = 4  # held-out prompts of a verdict on a drafter; an interval over fewer says nothing
 SMALL = 160  # prompts of which 5 % are enough held-out prompts; fewer are split by `_hold_out`
+SAMPLE = 1000  # rows of a stream that show how large its groups are
 HELD_OUT = 8, 5  # prompts of each held-out split of a small set: the first, but no more than 1 / the second of all
 
 
 def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str, list[Prompt]]:
     """Returns at most `data.num_*` distinct prompts each for train, val and test.
 
-    A prompt's split depends on its task (or its text) alone, so no run trains on another run's test prompts. Of a small
-    file or data set without `split` keys it also depends on the other prompts, because more of them are held out. The
-    seed decides which prompts of a split are used.
+    A prompt's split depends on its task alone, or on the opening of its conversation, so no run trains on another run's
+    test prompts. Where a file has few tasks, it depends on the prompt's text. Of a small file or data set without
+    `split` keys it also depends on the other prompts, because more of them are held out. The seed decides which prompts
+    of a split are used.
     """
     limits = {"train": data.num_train, "val": data.num_val, "test": data.num_test}
     if data.source == "grammar":
@@ -40,8 +43,11 @@ def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str,
         rows = _rename_domains(jsonl_rows(data.path, data.licences), data.domain_names, domain.name, data.path)
         rows.sort(key=lambda row: _seeded(prompt_text(row), seed))
         weights = _positive_weights(domain.weights)
-        if any(row.domain in weights for row in rows):
-            return _mixed_rows(rows, domain.name, weights, limits, data.path)
+        domains = {*weights} or {domain.name}
+        if any(row.domain in domains for row in rows):
+            rows = _of_domains(rows, domains, domain.name, data.path)
+            if weights:
+                return _mixed_rows(rows, domain.name, weights, limits, data.path)
         where = data.path
     elif data.source == "recorded":
         rows = sorted(served_rows(data.path), key=lambda row: _seeded(prompt_text(row), seed))
@@ -65,7 +71,19 @@ def prompt_text(prompt: Prompt | Row) -> str:
     """Returns the text that identifies a prompt: its system and user messages without case and spacing, or its ids."""
     if prompt.transcript:
         return " ".join(map(str, prompt.transcript.ids[: prompt.transcript.prompt_tokens]))
-    texts = (m["content"] for m in prompt.messages if m["role"] != "assistant")
+    return _plain_text(prompt.messages)
+
+
+def opening_text(row: Row) -> str:
+    """Returns the part of `prompt_text` that all turns of a conversation share: up to its first user message."""
+    if row.transcript:
+        return prompt_text(row)
+    first_user = [message["role"] for message in row.messages].index("user")
+    return _plain_text(row.messages[: first_user + 1])
+
+
+def _plain_text(messages: Sequence[Mapping[str, str]]) -> str:
+    texts = (message["content"] for message in messages if message["role"] != "assistant")
     return "\n".join(" ".join(text.lower().split()) for text in texts)
 
 
@@ -157,19 +175,28 @@ def _rename_domains(rows: Iterable[Row], names: dict[str, str], domain: str, whe
     return [replace(row, domain=names.get(row.domain, row.domain)) for row in rows]
 
 
+def _of_domains(rows: list[Row], domains: Collection[str], domain: str, where: str) -> list[Row]:
+    """The rows of these domains; warns about the others.  domain: the command's, which rows without one have."""
+    dropped = Counter(row.domain for row in rows if row.domain not in domains)
+    if dropped:
+        names = [(name if name != domain else "none", count) for name, count in dropped.most_common()]
+        counts = ", ".join(f"{name} {count}" for name, count in names)
+        name = next((name for name, _ in names if name != "none"), "")
+        if domain in domains:
+            reason, remedy = "of other domains", f"type data.domain_names={{{name}: {domain}}} to use those of {name}"
+        else:
+            reason = "of domains without a weight"
+            remedy = (
+                f"type data.domain_names={{{name}: OURS}}, or domain.weights.{name}=1" if name else "name their domain"
+            )
+        log.warning("%s: dropped %d lines %s (%s); %s", where, dropped.total(), reason, counts, remedy)
+    return [row for row in rows if row.domain in domains]
+
+
 def _mixed_rows(
     rows: list[Row], domain: str, weights: dict[str, float], limits: dict[str, int], where: str
 ) -> dict[str, list[Prompt]]:
     """Mixes the rows' domains by weight, in each split."""
-    unweighted = Counter(row.domain for row in rows if row.domain not in weights)
-    if unweighted:
-        names = [(name if name != domain else "none", count) for name, count in unweighted.most_common()]
-        counts = ", ".join(f"{name} {count}" for name, count in names)
-        name = next((name for name, _ in names if name != "none"), "")
-        remedy = f"type data.domain_names={{{name}: OURS}}, or domain.weights.{name}=1" if name else "name their domain"
-        total = unweighted.total()
-        log.warning("%s: dropped %d lines of domains without a weight (%s); %s", where, total, counts, remedy)
-    rows = [row for row in rows if row.domain in weights]
     splits = _split_rows(rows, domain, dict.fromkeys(SPLITS, len(rows)), where)
     for split, prompts in splits.items():
         by_domain = {name: [prompt for prompt in prompts if prompt.domain == name] for name in weights}
@@ -179,59 +206,83 @@ def _mixed_rows(
 
 
 def _split_rows(rows: Iterable[Row], domain: str, limits: dict[str, int], where: str) -> dict[str, list[Prompt]]:
+    sample = rows if isinstance(rows, list) else list(islice(rows, SAMPLE))
+    group_of = _group_key(sample, where)
     assigned: list[tuple[Row, str]] = []
     counts = dict.fromkeys(SPLITS, 0)
     seen: set[str] = set()
     repeated = 0
-    for row in rows:
-        text = prompt_text(row)
-        if not _add_if_new(text, seen):
+    for row in rows if sample is rows else chain(sample, rows):
+        if not _add_if_new(prompt_text(row), seen):
             repeated += 1
             continue
-        split = row.split or grammar.split_of(row.task or text)
-        if len(seen) <= SMALL or counts[split] < limits[split]:
+        split = row.split or grammar.split_of(group_of(row))
+        if len(seen) <= SMALL or counts[split] < limits[split] or not all(counts.values()):
             assigned.append((row, split))
             counts[split] += 1
         elif all(counts[name] >= limits[name] for name in SPLITS):
             break  # do not read a stream further than needed
     if repeated:
         log.info("%s: %d repeated prompts dropped", where, repeated)
+    if not assigned:
+        raise ArtifactError(f"{where} has no prompts; type path=FILE or dataset=ID with prompts")
+    if len(assigned) < len(SPLITS):
+        raise ArtifactError(
+            f"{where} has {len(assigned)} distinct prompts, but train, val and test need one each; "
+            f"add at least {len(SPLITS) - len(assigned)}"
+        )
     if len(seen) < SMALL and not any(row.split for row, _ in assigned):
-        assigned = _hold_out(assigned)
+        assigned = _hold_out(assigned, group_of)
     splits: dict[str, list[Prompt]] = {split: [] for split in SPLITS}
     ids: set[str] = set()
-    for row, split in assigned:
+    for row, split in _fill_empty(assigned, group_of, limits, where):
         if len(splits[split]) < limits[split]:
             splits[split].append(_prompt(row, domain, ids))
-    total = sum(map(len, splits.values()))
-    if not total:
-        raise ArtifactError(f"{where} has no prompts; type path=FILE or dataset=ID with prompts")
-    if total < len(SPLITS):
-        raise ArtifactError(
-            f"{where} has {total} distinct prompts, but train, val and test need one each; "
-            f"add at least {len(SPLITS) - total}"
-        )
-    _fill_empty(splits, where)
     return splits
 
 
-def _hold_out(assigned: list[tuple[Row, str]]) -> list[tuple[Row, str]]:
-    """Moves whole tasks of a small set from train to test and val until each has as many prompts as `HELD_OUT` says.
+def _group_key(rows: Sequence[Row], where: str) -> Callable[[Row], str]:
+    """What the split of a row without one depends on: its task, else how its conversation opens.
 
-    The tasks are the same whatever the seed.
+    Lines that log a conversation after each turn open alike, so all of them are in one split.  Where a group of lines
+    is so large that a split could be nothing else, the next smaller groups are used: openings, then single texts.
     """
-    tasks: dict[str, list[int]] = {}  # training rows by task
+    distinct = {prompt_text(row): row for row in rows if not row.split}.values()
+    most = len(distinct) // 10 if len(distinct) >= SMALL else -(-len(distinct) // HELD_OUT[1])
+    keys = [("first messages", opening_text), ("texts", prompt_text)]
+    if any(row.task for row in rows):
+        keys = [("tasks", lambda row: row.task or opening_text(row)), *keys]
+    reasons = []
+    for name, group_of in keys:
+        largest = max(Counter(map(group_of, distinct)).values(), default=0)
+        if largest <= most:
+            break
+        reasons.append(f"{largest} of {len(distinct)} lines have equal {name}")
+    if reasons:
+        reason = " and ".join(reasons)
+        log.warning(
+            "%s: %s, so lines are split by their %s; test prompts resemble training prompts", where, reason, name
+        )
+    return group_of
+
+
+def _hold_out(assigned: list[tuple[Row, str]], group_of: Callable[[Row], str]) -> list[tuple[Row, str]]:
+    """Moves whole groups of a small set from train to test and val until each has as many prompts as `HELD_OUT` says.
+
+    The groups are the same whatever the seed.
+    """
+    groups: dict[str, list[int]] = {}  # training rows
     for index, (row, split) in enumerate(assigned):
         if split == "train":
-            tasks.setdefault(row.task or prompt_text(row), []).append(index)
+            groups.setdefault(group_of(row), []).append(index)
     splits = [split for _, split in assigned]
     least, share = HELD_OUT
     for split in ("test", "val"):
         missing = min(least, len(assigned) // share) - splits.count(split)
-        for task in sorted(tasks, key=lambda task: _seeded(task, 0)):
-            if len(tasks[task]) <= missing:
-                missing -= len(tasks[task])
-                for index in tasks.pop(task):
+        for group in sorted(groups, key=lambda group: _seeded(group, 0)):
+            if len(groups[group]) <= missing:
+                missing -= len(groups[group])
+                for index in groups.pop(group):
                     splits[index] = split
     return [(row, split) for (row, _), split in zip(assigned, splits, strict=True)]
 
@@ -239,33 +290,43 @@ def _hold_out(assigned: list[tuple[Row, str]]) -> list[tuple[Row, str]]:
 def _prompt(row: Row, domain: str, ids: set[str]) -> Prompt:
     domain = row.domain or domain
     name = row.id or f"{domain}-{row.number:06d}"
-    if name in ids:
+    while name in ids:  # lines of several files have equal numbers
         name = f"{name}#{row.number}"
     ids.add(name)
     return Prompt(name, domain, row.task or "", row.messages, row.source, row.transcript)
 
 
-def _fill_empty(splits: dict[str, list[Prompt]], where: str) -> None:
-    """Moves whole tasks from the largest split to each empty one; single prompts if it has one task only."""
+def _fill_empty(
+    assigned: list[tuple[Row, str]], group_of: Callable[[Row], str], limits: dict[str, int], where: str
+) -> list[tuple[Row, str]]:
+    """Moves whole groups from the largest split to each empty one; single rows if it has one group only."""
+    splits = [split for _, split in assigned]
     for split in SPLITS:
-        if splits[split]:
+        if split in splits:
             continue
-        donor = max(splits, key=lambda name: len(splits[name]))
-        size = len(splits[donor])
-        num_wanted = max(1, round(_REFILL * size))
-        groups: dict[str, list[Prompt]] = {}
-        for prompt in splits[donor]:
-            groups.setdefault(prompt.task or prompt_text(prompt), []).append(prompt)
-        moved: list[Prompt] = []
-        for _, group in sorted(groups.items(), key=lambda item: _seeded(item[0], 0)):
-            if len(moved) < num_wanted and len(moved) + len(group) <= size // 2:
-                moved += group
-        remark = "" if moved else "; the two share tasks"
-        moved = moved or sorted(splits[donor], key=lambda p: _seeded(prompt_text(p), 0))[:num_wanted]
-        moved_ids = {prompt.id for prompt in moved}
-        splits[split] = moved
-        splits[donor] = [prompt for prompt in splits[donor] if prompt.id not in moved_ids]
-        log.warning("%s has no %s prompts: moved %d from %s%s", where, split, len(moved), donor, remark)
+        donor = max(SPLITS, key=splits.count)
+        size = splits.count(donor)
+        num_wanted = min(limits[split], size - 1, max(1, round(SHARES[split] * size)))
+        groups: dict[str, list[int]] = {}
+        for index, (row, _) in enumerate(assigned):
+            if splits[index] == donor:
+                groups.setdefault(group_of(row), []).append(index)
+        moved: list[int] = []
+        for group in sorted(groups, key=lambda group: _seeded(group, 0)):
+            if len(moved) < num_wanted and len(moved) + len(groups[group]) <= max(size // 2, num_wanted):
+                moved += groups[group]
+        remark = ""
+        if not moved:
+            held_out = donor if split == "train" else split
+            remark = f"; both now have prompts of the same task, so {held_out} prompts are not new"
+            rows = [index for group in groups.values() for index in group]
+            moved = sorted(rows, key=lambda index: _seeded(prompt_text(assigned[index][0]), 0))[:num_wanted]
+        for index in moved:
+            splits[index] = split
+        log.warning(
+            "%s has no %s prompts: moved %d prompts from %s to %s%s", where, split, len(moved), donor, split, remark
+        )
+    return [(row, split) for (row, _), split in zip(assigned, splits, strict=True)]
 
 
 def _add_if_new(text: str, seen: set[str]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from drafterforge.artifacts.atomic import write_bytes_atomic
 from drafterforge.data.answers import Answer, AnswerRows, encode_shard
 from drafterforge.data.features import CachedCapture, Captured
 from drafterforge.data.rows import Row
-from drafterforge.errors import ArtifactError
+from drafterforge.errors import ArtifactError, quote
 from drafterforge.prompts.prompt import Transcript
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,14 @@ class ServedAnswer:
 
 
 def encode_served(answers: Sequence[ServedAnswer]) -> dict[str, bytes]:
-    """The files of a shard, by suffix, in the order in which they must be written."""
+    """The files of a shard, by suffix, in the order in which they must be written; ArtifactError if an id repeats."""
+    names = Counter(served.answer.id for served in answers)
+    for name, count in names.items():
+        if count > 1:
+            raise ArtifactError(
+                f"{count} answers of a shard have the id {quote(name)}, by which features are stored; "
+                "give each prompt an id of its own"
+            )
     tensors = {
         f"{served.answer.id}.{kind}": tensor.contiguous()
         for served in answers

@@ -101,10 +101,17 @@ def jsonl_rows(path: str | Path, licences: Sequence[str] = ()) -> Iterator[Row]:
 
 
 def check_rows(cfg: HasPrompts) -> None:
-    """ArtifactError if the prompts come from a JSONL file with a bad line or without any; imports no torch."""
-    is_read = cfg.data.source == "jsonl" and not getattr(cfg, "answers", [])
-    if is_read and not sum(1 for _ in jsonl_rows(cfg.data.path)):
+    """ArtifactError if a JSONL file of prompts has a bad line, no line, or none of the answers; imports no torch."""
+    if cfg.data.source != "jsonl" or getattr(cfg, "answers", []):
+        return
+    has_answer = {any(message["role"] == "assistant" for message in row.messages) for row in jsonl_rows(cfg.data.path)}
+    if not has_answer:
         raise ArtifactError(f"{cfg.data.path} has no prompts; wanted lines of {EXAMPLE}")
+    if cfg.data.answers == "given" and has_answer == {False}:
+        raise ArtifactError(
+            f"no line of {cfg.data.path} has an assistant turn, which data.answers=given needs; type "
+            "data.answers=target to let the target answer"
+        )
 
 
 def is_allowed(licence: str | None, licences: Sequence[str]) -> bool:
@@ -208,7 +215,7 @@ def _jsonl_messages(record: dict[str, Any]) -> tuple[dict[str, str], ...]:
 
 
 def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
-    """Yields the rows of a data set, shuffled by `seed`, without those that have no text."""
+    """Yields the rows of a data set, shuffled by `seed`; those that are no prompts are dropped and counted."""
     name = data.dataset or domain.dataset
     if not name:
         raise ConfigError(f"domain={domain.name} has no default data set; type data=hf dataset=HUB_ID column=COLUMN")
@@ -216,7 +223,7 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
     config = data.dataset_config or (domain.dataset_config if is_default else None)
     split = data.dataset_split or (domain.dataset_split if is_default else "train")
     column_name = data.column or (domain.column if is_default else "")
-    skipped, template = 0, prompt_template(data, domain)
+    skipped, example, template = 0, "", prompt_template(data, domain)
     with dataset_errors(name, HINT):
         rows = _load(name, config, split, data.streaming)
         shuffle_options = {"buffer_size": SHUFFLE_BUFFER} if data.streaming else {}
@@ -230,12 +237,12 @@ def hf_rows(data: DataConfig, domain: DomainConfig, seed: int) -> Iterator[Row]:
                 messages = parse_messages(cell)
             except ValueError as error:
                 skipped += 1
-                log.debug("row %d of %s dropped: found %s", number, name, error)
+                example = example or f"number {number} after shuffling: found {error}"
                 continue
             task = next((record[k] for k in ("task", "group") if _is_text(record.get(k))), None)
             yield Row(messages, source=name, number=number, task=task)
     if skipped:
-        log.warning("dropped %d rows of %s without text in column %s", skipped, name, column)
+        log.warning("dropped %d rows of %s, whose column %s is no prompt, such as %s", skipped, name, column, example)
 
 
 def prompt_template(data: DataConfig, domain: DomainConfig) -> str:

@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from drafterforge.artifacts.json_input import read_json
-from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.artifacts.manifest import MANIFEST, Manifest
-from drafterforge.assembly.runs import GENERAL, RunsFolder, domain_of, kind_of
+from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.runs import GENERAL, RunsFolder, is_generalist
 from drafterforge.config.commands import TrainDrafterConfig
-from drafterforge.config.drafter import Eagle3DrafterConfig, FeatureDrafterConfig
+from drafterforge.config.drafter import FeatureDrafterConfig
 from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.errors import ConfigError
 from drafterforge.targets.load import Target
-from drafterforge.training.size import size_values
+from drafterforge.training.size import existing_start, has_expert_settings, typed_shape_key
 
-SHAPE_KEYS = ("draft_vocab_size", "head", "fc_norm", "norm_output")  # that only new weights have
 COPIED = tuple(
     f"{part}_proj.weight"
     for part in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
@@ -40,12 +38,14 @@ def choose_init(cfg: TrainDrafterConfig, target: Target) -> TrainDrafterConfig:
         return cfg
     missing = missing_tensor(target)
     new_weights = replace(cfg, drafter=replace(cfg.drafter, init="scratch" if missing else "warm"))
-    if not cfg.overwrite and has_new_weights(new_weights, target):  # trained before a generalist was
+    if existing_start(cfg) == new_weights.drafter.init:  # trained before a generalist was
         return new_weights
     generalist = generalist_for(cfg, target)
     if reason := reason_for_new_weights(cfg, generalist):
         random = f"; they are random, because the target's last layer has no {missing}" if missing else ""
         say(f"drafter: {cfg.drafter_name} gets new weights, because {reason}{random}")
+        if has_expert_settings(cfg):
+            say("settings: a size picked those of a LoRA expert; drafter=eagle3 picks those of new weights")
         return new_weights
     say(
         f"drafter: {cfg.drafter_name} adds a LoRA to {generalist}, a trained generalist of {target.name}, because new "
@@ -66,14 +66,6 @@ def reason_for_new_weights(cfg: TrainDrafterConfig, generalist: str) -> str:
     return f"drafter.{typed} describes them{from_generalist}" if typed else ""
 
 
-def typed_shape_key(cfg: TrainDrafterConfig) -> str:
-    """The first key of new weights with neither its default nor the value of the target's size; empty if none."""
-    default = Eagle3DrafterConfig()
-    keys = [key for key in SHAPE_KEYS if getattr(cfg.drafter, key) != getattr(default, key)]
-    sized = size_values(cfg.target, "drafter") if keys else {}
-    return next((key for key in keys if key not in sized or getattr(cfg.drafter, key) != sized[key]), "")
-
-
 def require_start(cfg: TrainDrafterConfig, target: Target) -> None:
     """ConfigError if drafter.init=warm cannot copy the target's last layer."""
     if not isinstance(cfg.drafter, FeatureDrafterConfig) or cfg.drafter.init != "warm":
@@ -92,15 +84,6 @@ def missing_tensor(target: Target) -> str:
     return next((name for name in COPIED if prefix + name not in weights), "") if weights.paths else ""
 
 
-def has_new_weights(cfg: TrainDrafterConfig, target: Target) -> bool:
-    """Whether the drafter exists and was trained from new weights, as this configuration does."""
-    folder = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name)
-    if not (folder / MANIFEST).is_file():
-        return False
-    drafter = Manifest.read(folder).config.get("drafter", {})
-    return (drafter.get("init"), drafter.get("tuning")) == (cfg.drafter.init, "full")
-
-
 def generalist_for(cfg: TrainDrafterConfig, target: Target) -> str:
     """The name of an EAGLE-3 drafter of all domains that a LoRA can be added to; empty if there is none."""
     runs = RunsFolder(cfg.runs_dir, target)
@@ -111,10 +94,7 @@ def generalist_for(cfg: TrainDrafterConfig, target: Target) -> str:
 def fits(runs: RunsFolder, name: str) -> bool:
     """Whether a drafter is a generalist with weights of its own that reads the target as it is tapped."""
     folder, target = runs.find(name), runs.target
-    manifest = Manifest.read(folder)
-    if kind_of(manifest) != Eagle3DrafterConfig().kind or runs.rank(name) or domain_of(manifest) != GENERAL:
-        return False
-    if manifest.target_fingerprint != target.fingerprint:
+    if not is_generalist(folder) or Manifest.read(folder).target_fingerprint != target.fingerprint:
         return False
     config = folder / "config.json"
     return DrafterSpec.from_config(read_json(config), str(config)).tap_layers == tuple(target.backbone.taps)

@@ -151,9 +151,10 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target | TextTarget, prompts:
         )
     if isinstance(answerer, ServedAnswerer):
         answerer.report()
-    counts = answers.manifest.metrics["splits"]["train"]
+    counts = answers.manifest.metrics["splits"]
+    num_answers = sum(figures["answers"] for figures in counts.values())
     rate = f", {tokens / (time.perf_counter() - started):.0f} tokens/s" if tokens else " (made before)"
-    say(f"answers: {total} prompts, {counts['answer_tokens']['sum']} training tokens{rate}")
+    say(f"answers: {num_answers} prompts, {counts['train']['answer_tokens']['sum']} training tokens{rate}")
     return answers
 
 

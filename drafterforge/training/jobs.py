@@ -137,7 +137,7 @@ def require_together(cfgs: Sequence[TrainDrafterConfig]) -> None:
     for (domain, *_), count in prepared.items():
         if count > 1:
             raise ConfigError(
-                f"{count} drafters would each let the target answer the same prompts of {domain}; type `drafterforge "
+                f"{'both' if count == 2 else count} drafters need the same answers; make them first: `drafterforge "
                 f"prepare-data domain={domain}`, then add answers={domain}"
             )
     first = cfgs[0]
@@ -157,12 +157,16 @@ def require_together(cfgs: Sequence[TrainDrafterConfig]) -> None:
 
 
 def require_adapters(cfgs: Sequence[TrainDrafterConfig]) -> None:
-    """ConfigError for a drafter that is no LoRA expert."""
+    """ConfigError for a drafter that is no LoRA expert, or of a kind that is not trained together."""
     for cfg in cfgs:
         if not cfg.drafter.is_adapter:
             raise ConfigError(
                 f"{cfg.drafter_name} is no LoRA expert, and only LoRA experts of one generalist are trained together; "
                 "type drafter=lora, or one drafter a command"
+            )
+        if type(kind := trained_kind(cfg.drafter.kind)).train_together is DrafterKind.train_together:
+            raise ConfigError(
+                f"drafter={kind.name} trains one drafter a command; type drafter=lora, or one drafter a command"
             )
 
 

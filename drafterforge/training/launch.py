@@ -59,7 +59,7 @@ def is_launched(rank: int | None = None) -> bool:
 
 
 def local_devices(config: TrainerConfig, device: str, device_map: str = "") -> int:
-    """Devices of this machine to train on; 1 in a process that is one of several already.
+    """Devices of this machine to train on; 1 in a process that is one of several already.  Says if GPUs are idle.
 
     device, device_map: of the target; one that is spread over devices is trained with by one process.
     """
@@ -73,7 +73,7 @@ def local_devices(config: TrainerConfig, device: str, device_map: str = "") -> i
         return 1
     if placement() is not None or (config.num_nodes or 1) > 1:
         return 1
-    if device == "cpu" or config.devices == 1 or config.accumulate == 1:
+    if device == "cpu" or config.devices == 1 or (config.devices and config.accumulate == 1):
         return number
     if device not in ("auto", "cuda"):
         require(
@@ -82,9 +82,16 @@ def local_devices(config: TrainerConfig, device: str, device_map: str = "") -> i
         return 1
     import torch
 
+    from drafterforge.config.progress import say
+
     gpus = torch.cuda.device_count()
     if config.devices is None:
-        return max(n for n in range(1, max(1, gpus) + 1) if config.accumulate % n == 0)
+        number = max(n for n in range(1, max(1, gpus) + 1) if config.accumulate % n == 0)
+        if number < gpus:
+            accumulate, tokens = config.shared_step(gpus)
+            typed = f"trainer.accumulate={accumulate} trainer.tokens_per_batch={tokens}"
+            say(f"GPUs: {number} of {gpus} train; `{typed}` would use all")
+        return number
     require(
         gpus == 0 or number <= gpus, f"trainer.devices={number}, but {gpus} GPUs are here; type trainer.devices={gpus}"
     )

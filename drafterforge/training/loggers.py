@@ -14,6 +14,7 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
+from drafterforge.config.renamed import UNCOMPARED
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import ConfigError
 
@@ -102,9 +103,11 @@ class ExpertLogger(Logger):
 def settings_of(config: TrainerConfig) -> dict[str, Any]:
     """The settings that are recorded with a drafter.
 
-    Left out: where it is computed; where it is logged, which may hold a password; `ADDED` at their defaults.
+    Left out: where it is computed; where it is logged, which may hold a password; what changes no result; `ADDED` at
+    their defaults.
     """
-    settings = {key: value for key, value in asdict(config).items() if key not in (*DESTINATIONS, *DEVICES)}
+    left_out = {*DESTINATIONS, *DEVICES, *UNCOMPARED["trainer"]}
+    settings = {key: value for key, value in asdict(config).items() if key not in left_out}
     return {key: value for key, value in settings.items() if ADDED.get(key, ...) != value}
 
 

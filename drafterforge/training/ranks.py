@@ -105,7 +105,7 @@ def joined(config: TrainerConfig, device: str) -> Iterator[None]:
         if not LOST.search(str(error)):
             raise
         reason = str(error).splitlines()[0]
-        raise RankLostError(f"this process lost the others of the training, see their messages ({reason})") from error
+        raise RankLostError(f"another process of this training ended; its message says why ({reason})") from error
     finally:
         console.quiet = False
     leave()

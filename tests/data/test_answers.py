@@ -281,8 +281,12 @@ def test_given_answers_are_marked_without_asking_the_target(chatml, prepare, cap
     prepare(prompts, never, name="c", answers="given", max_new_tokens=100)
     assert caplog.records == []
     prompts["val"].append(prompt_with_answers("only a question"))
-    with pytest.raises(ArtifactError, match=r"'id-only a question' \(a.jsonl:3\) has no assistant turn"):
-        prepare(prompts, never, name="b", answers="given")
+    answers = prepare(prompts, never, name="b", answers="given")
+    assert len(answers.rows("val")) == 2
+    assert "1 of 3 val prompts were dropped, such as prompt 'id-only a question' (a.jsonl:3): it has no" in caplog.text
+    prompts["val"] = prompts["val"][-1:]
+    with pytest.raises(ArtifactError, match=r"none of 1 val prompts can be used .*no assistant turn, .*answers=target"):
+        prepare(prompts, never, name="d", answers="given")
 
 
 def test_user_turns_keep_given_history_and_drop_the_last_answer():

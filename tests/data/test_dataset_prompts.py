@@ -48,7 +48,8 @@ def test_a_local_data_set_gives_strings_or_messages(folders, kind, streaming, ca
     prompts = load_hf(folders[kind], column="question", streaming=streaming)
     everything = sorted(text for split in texts(prompts).values() for text in split)
     assert everything == sorted(f"ask {i}" for i in range(60) if i != 7)
-    assert "dropped 1 rows" in caplog.text
+    assert "dropped 1 rows of" in caplog.text and "column question is no prompt, such as number " in caplog.text
+    assert "found a NoneType, wanted text or a list of messages" in caplog.text
     assert prompts == load_hf(folders[kind], column="question", streaming=streaming)
     prompts = load_hf(folders[kind], streaming=streaming)  # without column=, the column named messages is read
     assert prompt_text(prompts["train"][0]).startswith("say ") and prompts["train"][0].task

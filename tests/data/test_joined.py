@@ -129,6 +129,19 @@ def test_other_artifacts_can_give_the_held_out_rows_and_none_of_these_is_trained
     assert len(few.rows("train")) == 1 and len(few.rows("val")) == 2
 
 
+def test_a_prompt_that_any_set_holds_out_is_not_trained_on_though_others_give_the_held_out_rows(tmp_path, caplog):
+    prompts = {
+        "first": {"train": [(1, "sql")], "val": [(2, "sql")], "test": [(3, "sql")]},
+        "second": {"train": [(2, "sql"), (3, "sql"), (4, "sql")], "val": [(5, "sql")], "test": [(6, "sql")]},
+        "judge": {"train": [(7, "sql")], "val": [(8, "sql")], "test": [(9, "sql")]},
+    }
+    first, second, judge = (write_answers(tmp_path, name, rows) for name, rows in prompts.items())
+    joined = JoinedAnswers([first, second], held_out=[judge])
+    ids = {split: sorted(row.id for row in joined.rows(split)) for split in SPLITS}
+    assert ids == {"train": ["first-1", "second-4"], "val": ["judge-8"], "test": ["judge-9"]}
+    assert "and 2 training answers to prompts that one of them holds out" in caplog.text
+
+
 def test_artifacts_without_common_prompts_say_nothing(tmp_path, caplog):
     JoinedAnswers(
         [

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from drafterforge.config.data import DomainConfig
 from drafterforge.data.prompts import SPLITS, describe_sizes
 from drafterforge.errors import ArtifactError
 from drafterforge.prompts import grammar
 from tests.data.prompt_files import load, texts, write_lines
+
+MIXTURE = DomainConfig(name="own", weights={"own": 1.0, "math": 1.0})
 
 
 def test_jsonl_takes_messages_turns_conversations_and_prompts(tmp_path):
@@ -32,7 +35,7 @@ def test_jsonl_takes_messages_turns_conversations_and_prompts(tmp_path):
             {"messages": [{"role": "user", "content": "six"}]},
         ],
     )
-    prompts = {p.id: p for split in load(path).values() for p in split}
+    prompts = {p.id: p for split in load(path, MIXTURE).values() for p in split}
     assert prompts["a"].messages == (system, user)
     assert (prompts["a"].domain, prompts["a"].task, prompts["a"].source) == (
         "math",
@@ -43,7 +46,7 @@ def test_jsonl_takes_messages_turns_conversations_and_prompts(tmp_path):
     assert [m["content"] for m in prompts["c"].messages] == ["be kind", "three", "four"]
     assert prompts["c"].task == "g"
     assert [m["role"] for m in prompts["4"].messages] == ["user", "assistant"]
-    assert prompts["sql-000006"].messages[0]["content"] == "six"
+    assert prompts["own-000006"].messages[0]["content"] == "six"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_an_empty_split_takes_whole_tasks_if_there_are_several(tmp_path, caplog)
     assert all(tasks) and sum(map(len, tasks)) == 5
     rows = [{"prompt": f"{i}", "task": "one", "split": "train"} for i in range(50)]
     prompts = load(write_lines(tmp_path / "a.jsonl", rows))
-    assert all(prompts.values()) and "the two share tasks" in caplog.text
+    assert all(prompts.values()) and "of the same task, so test prompts are not new" in caplog.text
 
 
 def sorted_texts(prompts) -> list[str]:
@@ -219,3 +222,50 @@ def test_a_pair_of_surrogates_is_one_character(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"prompt": "{number} \\ud83d\\ude00 \\\\ud800"}}\n' for number in range(9)))
     assert {text[1:] for split in texts(load(path)).values() for text in split} == {" \N{GRINNING FACE} \\ud800"}
+
+
+def test_lines_of_any_number_of_files_have_different_ids(tmp_path):
+    for name in "abc":
+        write_lines(tmp_path / f"{name}.jsonl", [{"prompt": f"{name} {line}"} for line in range(9)])
+    ids = [prompt.id for prompts in load(tmp_path).values() for prompt in prompts]
+    assert len(set(ids)) == 27
+    assert {name for name in ids if "00005" in name} == {"sql-000005", "sql-000005#5", "sql-000005#5#5"}
+
+
+def test_a_task_of_more_than_a_tenth_of_the_lines_is_split_by_text(tmp_path, caplog):
+    rows = [{"prompt": f"ask {i}", "task": "same"} for i in range(400)]
+    prompt_texts = texts(load(write_lines(tmp_path / "a.jsonl", rows)))
+    assert {split: {grammar.split_of(text) for text in prompt_texts[split]} for split in SPLITS} == {
+        split: {split} for split in SPLITS
+    }
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "400 of 400 lines have equal tasks, so lines are split by their first messages" in line
+    caplog.clear()
+    rows = [{"prompt": f"ask {i}", "task": f"task {i % 20}"} for i in range(400)]
+    prompts = load(write_lines(tmp_path / "a.jsonl", rows))
+    assert sum(len({prompt.task for prompt in prompts[split]}) for split in SPLITS) == 20
+    assert "lines have equal" not in caplog.text
+
+
+@pytest.mark.parametrize("full", SPLITS)
+def test_empty_splits_are_filled_up_to_their_limits_before_rows_are_left_out(tmp_path, full):
+    rows = [{"prompt": f"ask {i}", "split": full} for i in range(600)]
+    limits = {"num_train": 100, "num_val": 20, "num_test": 10}
+    prompt_texts = texts(load(write_lines(tmp_path / "a.jsonl", rows), **limits))
+    assert [len(prompt_texts[split]) for split in SPLITS] == [100, 20, 10]
+    assert len({text for split_texts in prompt_texts.values() for text in split_texts}) == 130
+
+
+@pytest.mark.parametrize("number", [8, 40])
+def test_all_turns_of_a_logged_conversation_are_in_one_split(tmp_path, caplog, number):
+    rows = []
+    for conversation in range(number):
+        messages = [{"role": "system", "content": "Be kind."}]
+        for turn in range(5):
+            messages.append({"role": "user", "content": f"Question {turn} of {conversation}?"})
+            messages.append({"role": "assistant", "content": "Yes."})
+            rows.append({"messages": list(messages), "id": f"{conversation} {turn}"})
+    prompts = load(write_lines(tmp_path / "a.jsonl", rows), answers="given")
+    conversations = [{prompt.id.split()[0] for prompt in prompts[split]} for split in SPLITS]
+    assert all(conversations) and sum(map(len, conversations)) == number
+    assert "lines have equal" not in caplog.text

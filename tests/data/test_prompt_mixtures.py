@@ -24,16 +24,17 @@ def of_domains(path: Path, **counts: int) -> Path:
 
 def test_domains_of_lines_are_renamed(tmp_path, caplog):
     path = of_domains(tmp_path / "a.jsonl", code=30, math=30, none=30)
-    prompts = [p for split in load(path, domain_names={"code": "python"}).values() for p in split]
+    domain = DomainConfig(name="own", weights={"python": 1.0, "math": 1.0, "own": 1.0})
+    prompts = [p for split in load(path, domain, domain_names={"code": "python"}).values() for p in split]
     assert Counter(p.domain for p in prompts) == {
         "python": 30,
         "math": 30,
-        "sql": 30,
+        "own": 30,
     }  # a line without a domain has the command's
     assert {p.messages[0]["content"].split()[0] for p in prompts if p.domain == "python"} == {"code"}
     assert caplog.text == ""
-    load(path, domain_names={"cod": "python"})
-    assert "data.domain_names renames cod, but" in caplog.text and "has only code, math, sql" in caplog.text
+    load(path, domain, domain_names={"cod": "python"})
+    assert "data.domain_names renames cod, but" in caplog.text and "has only code, math, own" in caplog.text
 
 
 def test_a_mixture_is_even_and_larger_domains_replace_a_small_one(tmp_path):
@@ -77,3 +78,14 @@ def test_no_share_exceeds_its_domain_and_the_others_take_the_rest():
     assert capped_shares({"a": 3, "b": 100, "c": 100}, weights, 39) == {"a": 3, "b": 24, "c": 12}
     assert capped_shares({"a": 3, "b": 20, "c": 100}, weights, 39) == {"a": 3, "b": 20, "c": 16}
     assert capped_shares({"a": 3, "b": 0, "c": 5}, weights, 39) == {"a": 3, "b": 0, "c": 5}
+
+
+def test_lines_of_other_domains_are_not_answered_for_one_domain(tmp_path, caplog):
+    path = of_domains(tmp_path / "a.jsonl", sql=50, code=20, none=30)
+    prompts = [p for split in load(path).values() for p in split]
+    assert Counter(p.domain for p in prompts) == {"sql": 80}  # a line without a domain has the command's
+    assert "dropped 20 lines of other domains (code 20); type data.domain_names={code: sql}" in caplog.text
+    caplog.clear()
+    path = of_domains(tmp_path / "a.jsonl", code=20, math=30)
+    prompts = [p for split in load(path).values() for p in split]
+    assert Counter(p.domain for p in prompts) == {"code": 20, "math": 30} and caplog.text == ""

@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from drafterforge.data import stream, stream_reader
 from drafterforge.data.answers import Answer, AnswerRows
-from drafterforge.data.served import ServedAnswer, served_shards
+from drafterforge.data.served import ServedAnswer, encode_served, served_shards
 from drafterforge.data.stream import (
     ERASE,
     Retention,
@@ -385,3 +385,8 @@ def test_mistakes_of_a_ring_name_the_key_of_its_folder(tmp_path):
     writer.close(5)
     with pytest.raises(ArtifactError, match=r"type learn\.folder=OTHER, or delete it"):
         ring_of(tmp_path, labels={"target": "another"})
+
+
+def test_a_shard_with_two_answers_of_one_id_is_refused():
+    with pytest.raises(ArtifactError, match="2 answers of a shard have the id 'a1', by which features are stored"):
+        encode_served([answer(1), answer(2), answer(1)])

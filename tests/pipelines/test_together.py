@@ -95,6 +95,9 @@ MISTAKES = {
     ("domain=[sql,math]", "drafter=[lora,eagle3]"): "drafter takes one value for all drafters of a run",
     ("domain=[sql,math]", "drafter=eagle3"): "sql is no LoRA expert, and only LoRA experts of one generalist",
     ("domain=[sql,math]", "drafter=retrieval"): "sql-retrieval is no LoRA expert",
+    ("domain=[sql,math]", "drafter=block", "drafter.tuning=lora", "drafter.init=general"): (
+        "drafter=block trains one drafter a command; type drafter=lora, or one drafter a command"
+    ),
     ("domain=[sql,math]", "trainer.devices=2", "trainer.accumulate=2"): "several drafters are trained on one device",
     ("domain=[sql,math]", "trainer.lr=[1e-2,fast]"): "trainer.lr must be a number, got 'fast'",
 }
@@ -109,8 +112,8 @@ def test_a_mistake_in_lists_ends_in_one_line(pool, words):
 
 def test_prompts_that_two_studies_would_answer_twice_are_refused(pool):
     line = pool("train-drafter", "drafter=lora", "domain=sql", "name=[a,b]", "trainer.lr=[1e-2,1e-3]").one_line()
-    assert "2 drafters would each let the target answer the same prompts of sql" in line
-    assert "`drafterforge prepare-data domain=sql" in line and "then add answers=sql" in line
+    assert "both drafters need the same answers; make them first: `drafterforge prepare-data domain=sql" in line
+    assert "`, then add answers=sql" in line
 
 
 def test_experts_of_two_generalists_are_refused(pool):

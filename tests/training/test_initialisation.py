@@ -9,6 +9,7 @@ import pytest
 
 from drafterforge.artifacts.folder import write_artifact
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.runs import is_generalist
 from drafterforge.config.commands import QuickstartConfig, TrainDrafterConfig
 from drafterforge.config.compose import load_config
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
@@ -40,11 +41,15 @@ class Runs:
 
     def choose(self, *typed: str) -> tuple[str, str]:
         """How the drafter starts, and its tuning."""
+        return self.choose_with_steps(*typed)[:2]
+
+    def choose_with_steps(self, *typed: str) -> tuple[str, str, int]:
+        """How the drafter starts, its tuning, and the steps of its training."""
         hf = ["target=hf", "target.model=org/tiny", "target.name=tiny", f"runs_dir={self.folder}"]
         words = ["domain=kubernetes", "data=jsonl", "path=x.jsonl", "size=135m", *hf, *typed]
         config = apply_size("train_drafter", load_config("train_drafter", TrainDrafterConfig, words), words)
         drafter = choose_init(config, self.target).drafter
-        return drafter.init, drafter.tuning
+        return drafter.init, drafter.tuning, config.trainer.max_steps
 
 
 @pytest.fixture
@@ -150,3 +155,31 @@ def test_only_eagle3_leaves_its_start_open():
     config = load_config("train_drafter", TrainDrafterConfig, ["domain=sql", "drafter=retrieval"])
     assert choose_init(config, None) is config
     assert not load_config("quickstart", QuickstartConfig, []).drafter.undecided
+
+
+def test_the_settings_of_a_size_are_those_of_the_start_that_is_chosen(runs, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    large = [f"target.model={tmp_path}", "size=auto"]
+    new, lora = (*NEW, 10000), ("theirs", "lora", 600)
+    assert runs.choose_with_steps(*large) == new
+    runs.write("theirs", domain=None)
+    assert runs.choose_with_steps(*large) == lora
+    assert runs.choose_with_steps(*large, "drafter.fc_norm=true") == new
+    runs.write("kubernetes", domain="kubernetes")
+    assert runs.choose_with_steps(*large) == new  # it was trained before
+    assert runs.choose_with_steps(*large, "overwrite=true") == lora
+    assert runs.choose_with_steps(*large, "size=8b", "name=more") == lora
+    assert "those of a LoRA expert" not in capsys.readouterr().err
+    runs.target.fingerprint = "b" * 64
+    assert runs.choose_with_steps(*large, "name=more") == (*NEW, 600)
+    assert "a size picked those of a LoRA expert; drafter=eagle3 picks" in capsys.readouterr().err
+
+
+def test_an_adapter_called_general_is_no_generalist(runs):
+    manifest = runs.write("general")
+    folder = runs.folder / "tiny" / "drafters" / "general"
+    assert is_generalist(folder) and manifest.name == "general"
+    (folder / "adapter").mkdir()
+    assert not is_generalist(folder)
+    (folder / "manifest.json").write_text("{")
+    assert not is_generalist(folder)

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 from lightning.pytorch.loggers import CSVLogger
 
+from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.config.trainer import TrainerConfig
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.training import loggers
-from drafterforge.training.loggers import build_loggers, keep_logs, require_loggers
+from drafterforge.training.loggers import build_loggers, keep_logs, require_loggers, settings_of
 from tests.training.runs import SHORT, Run
 
 VALIDATED = [3, 6, 9]
@@ -116,6 +117,7 @@ def test_packages_of_other_loggers_are_not_imported(tmp_path):
     code = """
 import sys
 from pathlib import Path
+from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.training.loggers import build_loggers
 build_loggers(TrainerConfig(), Path(sys.argv[1]), 0)
@@ -136,6 +138,7 @@ def spy(host, *rest, **options):
     return look_up(host, *rest, **options)
 socket.getaddrinfo = spy
 from pathlib import Path
+from drafterforge.artifacts.staging import drop_staging, open_staging
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.training.loggers import build_loggers
 (logger,) = build_loggers(TrainerConfig(loggers=[sys.argv[2]]), Path(sys.argv[1]), 0)
@@ -143,3 +146,16 @@ logger.log_metrics({"a": 1.0}, step=1)
 logger.finalize("success")
 """
     assert run(code, tmp_path, name) == ""
+
+
+def test_unfinished_work_goes_on_with_other_loggers_and_memory_settings(tmp_path):
+    path, config = tmp_path / "sql", settings_of(TrainerConfig())
+    earlier = config | {"loggers": ["csv"], "log_every": 1, "loss_chunk": 64, "checkpoint_steps": False}
+    folder = open_staging(path, {"config": {"trainer": earlier}})  # as earlier versions recorded it
+    (folder / "last.ckpt").write_bytes(b"state")
+    assert settings_of(TrainerConfig(loggers=["tensorboard"], log_every=7, loss_chunk=9)) == config
+    open_staging(path, {"config": {"trainer": config}}, replace=False)
+    with pytest.raises(ArtifactError, match="unfinished work of other settings"):
+        open_staging(path, {"config": {"trainer": config | {"lr": 1.0}}}, replace=False)
+    assert (folder / "last.ckpt").exists()
+    drop_staging(path)

@@ -216,6 +216,23 @@ def test_a_training_takes_as_many_gpus_as_can_share_its_batches(no_ranks, gpus, 
     assert launch.local_devices(TrainerConfig(accumulate=accumulate), device) == expected
 
 
+@pytest.mark.parametrize(
+    ("gpus", "accumulate", "line"),
+    [
+        (8, 4, "GPUs: 4 of 8 train; `trainer.accumulate=8 trainer.tokens_per_batch=1024` would use all\n"),
+        (2, 1, "GPUs: 1 of 2 train; `trainer.accumulate=2 trainer.tokens_per_batch=1024` would use all\n"),
+        (4, 4, ""),
+        (1, 1, ""),
+    ],
+)
+def test_idle_gpus_are_reported_with_what_would_use_them(no_ranks, capsys, gpus, accumulate, line):
+    no_ranks.setattr(torch.cuda, "device_count", lambda: gpus)
+    launch.local_devices(TrainerConfig(accumulate=accumulate), "auto")
+    assert capsys.readouterr().err.replace("\n", " ").split() == line.split()
+    launch.local_devices(TrainerConfig(devices=1, accumulate=accumulate), "auto")
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(("device", "message"), [("auto", "2 GPUs are here"), ("cuda:0", "is one device")])
 def test_devices_that_are_not_there_are_refused(no_ranks, device, message):
     no_ranks.setattr(torch.cuda, "device_count", lambda: 2)

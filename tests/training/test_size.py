@@ -10,6 +10,7 @@ from drafterforge.cli import COMMANDS
 from drafterforge.cli.run import _sized
 from drafterforge.config.compose import load_config
 from drafterforge.errors import ConfigError
+from drafterforge.pipelines.prepare_data import source_flags
 from drafterforge.training.size import LIMITS, apply_size, size_of
 from tests.data.prompt_files import write_lines
 
@@ -71,11 +72,11 @@ def test_a_typed_size_is_used_and_nothing_is_printed(folder, capsys):
 
 @pytest.mark.parametrize("typed", [["domain=sql", "drafter=lora"], ["domain=sql", "drafter=auto"]])
 def test_an_expert_takes_fewer_steps_and_a_higher_rate_and_its_answers_fit(folder, monkeypatch, typed):
-    generalists: list[str] = []
-    monkeypatch.setattr("drafterforge.training.size.list_artifacts", lambda *_: generalists)
+    names: list[str] = []
+    monkeypatch.setattr("drafterforge.training.size.generalists", lambda *_: names)
     if "drafter=auto" in typed:
         assert settings(folder, *typed).trainer.max_steps == 10000
-    generalists.append("general")
+    names.append("general")
     config = settings(folder, *typed)
     assert (config.trainer.lr, config.trainer.max_steps, config.trainer.tokens_per_batch) == (1e-3, 600, 8192)
     assert config.drafter.draft_vocab_size == 32000 and config.data.num_train == 5000
@@ -138,3 +139,21 @@ def test_public_conversations_are_read_from_a_local_folder(tmp_path, monkeypatch
     prompts = load_prompts(config.data, config.domain, 0)
     assert sum(map(len, prompts.values())) == 400 and prompts["train"][0].messages[0]["content"].startswith("ask")
     assert config.data.answers == "target" and config.data.num_train == 120000
+
+
+def test_a_typed_size_is_that_of_experts_where_a_lora_is_trained(folder, capsys):
+    config = settings(folder, "domain=sql", "drafter=lora", "size=8b", "trainer.val_every=7")
+    assert (config.trainer.lr, config.trainer.max_steps, config.trainer.val_every) == (1e-3, 600, 7)
+    assert "size=8b-expert, because a LoRA expert takes fewer steps at a higher rate" in capsys.readouterr().err
+    assert settings(folder, "domain=sql", "drafter=eagle3", "size=8b").trainer.max_steps == 10000
+    assert settings(folder, "domain=sql", "drafter=lora", "size=1b-expert").trainer.max_steps == 600
+    assert capsys.readouterr().err == ""
+
+
+def test_the_next_command_reads_the_features_that_prepare_data_captured(folder):
+    def flags(*typed: str) -> str:
+        return source_flags(settings(folder, *typed, command="prepare-data"))
+
+    assert flags("data.features=cached") == " data.features=cached"
+    assert flags("data=recorded", "path=my records") == " data=recorded path='my records'"
+    assert flags() == flags("size=135m") == ""  # what `train-drafter` picks too
