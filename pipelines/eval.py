@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from drafterforge.evaluation.rows import per_request, timed_rows
 from drafterforge.evaluation.scaling import scaling_curves, time_along_axes, time_cells
 from drafterforge.evaluation.selector_replay import SelectorReplay
 from drafterforge.evaluation.suite_checks import check_methods, check_suite, report_missing_experts
-from drafterforge.evaluation.suites import STREAMS, Suite, with_limit
+from drafterforge.evaluation.suites import STREAMS, Suite, prompts_identity, suite_questions, with_limit
 from drafterforge.evaluation.timing import TimingRun, time_methods
 from drafterforge.pipelines import eval_vllm
 from drafterforge.reporting.artifact import PAGE, compare_saved, require_lossless, write_report
@@ -55,14 +55,17 @@ def run(cfg: Config) -> Path:
     if cfg.suite.name == VLLM:
         return eval_vllm.run(cfg)
     check_suite(cfg)
+    questions = suite_questions(cfg)
+    prompts = prompts_identity(cfg, questions)
     warn_if_busy()
     target = load_target(cfg.target)
     pool, shape = build_pool(cfg.pool, cfg.runtime, RunsFolder(cfg.runs_dir, target), cfg.seed)
     check_methods(cfg.suite.all_methods, pool.names)
     parents = drafter_manifests(cfg, target, pool)
     path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name or cfg.suite.name)
-    suite = Suite(cfg, target, open_cache(cfg, target, path, parents))
+    suite = Suite(cfg, target, open_cache(cfg, target, path, parents, prompts), questions)
     factory = MethodFactory(cfg, target, pool, shape)
+    factory.check(cfg.suite.all_methods if cfg.suite.timed_prompts else ())
 
     requests = suite.requests()
     answers = suite.answers(requests, "answering", "answers") if cfg.suite.replay else []
@@ -89,6 +92,7 @@ def run(cfg: Config) -> Path:
     curves["per_request"] = per_request(timings)
     curves["machine"] = load_by_session(timings, torch.get_num_threads())
     curves["commands"] = commands_of(cfg, methods)
+    curves["prompts"] = prompts
     again = replace(cfg, suite=replace(cfg.suite, replay=cfg.suite.replay and not indices))
     curves["again"] = f"drafterforge eval {typed_settings(again)}{target_flags(cfg)} name={path.name}-again"
     best_cycles = replay.best_cycles() if replay else {}
@@ -141,8 +145,13 @@ def policy_manifests(cfg: Config, target: Target) -> list[Manifest]:
     return [open_artifact(folder, "policies", target_fingerprint=target.fingerprint) for folder in folders]
 
 
-def open_cache(cfg: Config, target: Target, path: Path, drafters: Sequence[Manifest]) -> ResumeCache:
-    """The cache of finished parts; it starts empty if settings, drafters or the machine have changed."""
+def open_cache(
+    cfg: Config, target: Target, path: Path, drafters: Sequence[Manifest], prompts: Mapping[str, Any]
+) -> ResumeCache:
+    """The cache of finished parts; without `overwrite`, ArtifactError if it has parts of other settings or drafters.
+
+    prompts: see `prompts_identity`.
+    """
     settings = settings_of(cfg) | {
         "drafterforge": __version__,
         "code": code_state(),
@@ -153,7 +162,8 @@ def open_cache(cfg: Config, target: Target, path: Path, drafters: Sequence[Manif
         "device": describe_device(target.device),
         "drafters": [drafter.as_parent() for drafter in drafters],
         "policies": [policy.as_parent() for policy in policy_manifests(cfg, target)],
+        "questions": prompts["questions"],
     }
     if cfg.overwrite:
         drop_staging(path)
-    return ResumeCache(open_staging(path, settings))
+    return ResumeCache(open_staging(path, settings, replace=cfg.overwrite))

@@ -20,7 +20,7 @@ from drafterforge.evaluation.rows import per_request, timed_rows
 from drafterforge.evaluation.scaling import scaling_curves
 from drafterforge.evaluation.served_target import open_served_target
 from drafterforge.evaluation.suite_checks import check_suite
-from drafterforge.evaluation.suites import Suite
+from drafterforge.evaluation.suites import Suite, prompts_identity, suite_questions
 from drafterforge.evaluation.vllm_methods import ServedMethods, serve_commands
 from drafterforge.evaluation.vllm_server import find_command
 from drafterforge.evaluation.vllm_timing import ServerGroup, VllmTiming, request_groups, served_mismatches
@@ -35,6 +35,8 @@ PLACES = ("vllm_command", "ports", "start_s", "openvino")  # settings that decid
 def run(cfg: EvaluateConfig) -> Path:
     """Export the drafters, start the servers, send the suite's prompts to all in turns, and write the report."""
     check_suite(cfg)
+    questions = suite_questions(cfg)
+    prompts = prompts_identity(cfg, questions)
     warn_if_busy()
     command = find_command(cfg.suite.vllm_command)
     target = open_served_target(cfg, command)
@@ -42,10 +44,11 @@ def run(cfg: EvaluateConfig) -> Path:
     served = ServedMethods(cfg, target, command, staging_folder(path))
     methods = served.build()
     sources = {"target": target.fingerprint, "drafters": served.identities, "command": str(command)}
-    cache = open_cache(cfg, path, sources | {"device": describe_device(choose_device("auto"))})
+    sources |= {"device": describe_device(choose_device("auto")), "questions": prompts["questions"]}
+    cache = open_cache(cfg, path, sources)
 
     with ServerGroup(methods, cfg.suite.together, cfg.suite.start_s) as servers:
-        suite = Suite(cfg, target, cache, engine=servers)
+        suite = Suite(cfg, target, cache, questions, engine=servers)
         requests = suite.requests()
         groups = request_groups(cfg.suite, cfg.seed, suite.timed_indices(requests), len(requests))
         timing = VllmTiming(servers, requests, cache)
@@ -62,6 +65,7 @@ def run(cfg: EvaluateConfig) -> Path:
         "machine": load_by_session(measurements, torch.get_num_threads()),
         "drafters": timing.counters,
         "commands": serve_commands(methods),
+        "prompts": prompts,
         "again": f"drafterforge eval {typed_settings(cfg)}{target_flags(cfg)} name={path.name}-again",
         "scaling": scaling_curves(rows, {}),
     }
@@ -95,8 +99,12 @@ def settings_of(cfg: EvaluateConfig) -> dict[str, Any]:
 
 
 def open_cache(cfg: EvaluateConfig, path: Path, sources: dict[str, Any]) -> ResumeCache:
-    """The cache of finished rounds; it starts empty if settings or sources have changed."""
+    """The cache of finished rounds; without `overwrite`, ArtifactError if it has rounds of other settings or sources.
+
+    A run whose servers did not start has left only their logs, which need no protection.
+    """
     if cfg.overwrite:
         drop_staging(path)
+    is_empty = not any(staging_folder(path).glob("*.parquet"))
     settings = settings_of(cfg) | {"drafterforge": __version__, "code": code_state()}
-    return ResumeCache(open_staging(path, settings | sources))
+    return ResumeCache(open_staging(path, settings | sources, replace=cfg.overwrite or is_empty))

@@ -12,15 +12,18 @@ from drafterforge.config.compose import to_dict
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.learn import LearnCommandConfig
 from drafterforge.config.progress import bar, table_console
+from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.sources import jsonl_rows
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.held_out import held_out_prompts
+from drafterforge.evaluation.rows import ALL_REQUESTS, OLD_PROMPTS
 from drafterforge.evaluation.traffic_replay import (
     TrafficReplay,
     gains_over_plain,
     replay_curves,
     replay_rows,
+    require_no_traffic,
 )
 from drafterforge.pipelines.learn import describe
 from drafterforge.pipelines.train_drafter import train
@@ -34,9 +37,12 @@ Config = LearnCommandConfig
 
 def run(cfg: Config) -> Path:
     rows = [*jsonl_rows(cfg.path)][: cfg.limit or None]
+    by_seed = [seeded(cfg, seed) for seed in (cfg.seed, *cfg.seeds)]
+    for settings in by_seed:
+        require_no_traffic(settings)
     target = load_target(cfg.target)
     room = target.max_positions - cfg.max_new_tokens
-    read = [(row.domain, prompt_ids(target.tokenizer, list(row.messages))) for row in rows]
+    read = [(row.domain, prompt_ids(target.tokenizer, list(row.messages), date=DATE)) for row in rows]
     read = [(domain, prompt) for domain, prompt in read if len(prompt) <= room]
     if not read:
         raise ConfigError(
@@ -44,14 +50,14 @@ def run(cfg: Config) -> Path:
         )
     domains, prompts = zip(*read, strict=True)
     old_prompts = held_out_prompts(target, cfg.old_prompts, POOL_DOMAINS) if cfg.old_prompts else []
-    seeds = [cfg.seed, *cfg.seeds]
+    seeds = [settings.seed for settings in by_seed]
     replays = []
     with bar("replaying requests", len(seeds) * (len(prompts) + len(old_prompts))) as progress:
-        for seed in seeds:
+        for settings in by_seed:
             if replays:  # the next one learns from nothing
                 names = [version.name for _, version in replays[-1].learned]
                 delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
-            replay = TrafficReplay(seeded(cfg, seed), target, train)
+            replay = TrafficReplay(settings, target, train)
             replays.append(replay.run(prompts, old_prompts, lambda: progress.advance(1)))
     count, parts = len(prompts), parts_of(domains, len(old_prompts))
     numerics = choose_numerics("auto", target)
@@ -95,7 +101,7 @@ def parts_of(domains: Sequence[str], num_old: int) -> dict[str, Sequence[int]]:
     count = len(domains)
     last = min(100, max(count // 3, 1))
     parts: dict[str, Sequence[int]] = {
-        "all requests": range(count),
+        ALL_REQUESTS: range(count),
         f"last {last} requests": range(count - last, count),
     }
     if len(set(domains)) > 1:
@@ -103,7 +109,7 @@ def parts_of(domains: Sequence[str], num_old: int) -> dict[str, Sequence[int]]:
             parts[f"requests of {domain or 'no domain'}"] = [
                 number for number, name in enumerate(domains) if name == domain
             ]
-    return parts | ({"other domains afterwards": range(count, count + num_old)} if num_old else {})
+    return parts | ({OLD_PROMPTS: range(count, count + num_old)} if num_old else {})
 
 
 def seeded(cfg: Config, seed: int) -> Config:

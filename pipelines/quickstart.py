@@ -126,7 +126,7 @@ def settings(cfg: Config) -> dict[str, Any]:
 
 
 def open_measurements(cfg: Config, target: Target, path: Path, names: list[str], requests: Sequence[Request]) -> Path:
-    """The folder of finished measurements, emptied if settings, prompts, drafters or the machine have changed."""
+    """The folder of finished measurements; without `overwrite`, ArtifactError if it has some of other settings."""
     runs = RunsFolder(cfg.runs_dir, target)
     identity = settings(cfg) | {
         "drafterforge": __version__,
@@ -138,7 +138,7 @@ def open_measurements(cfg: Config, target: Target, path: Path, names: list[str],
     }
     if cfg.overwrite:
         drop_staging(path)
-    return open_staging(path, identity)
+    return open_staging(path, identity, replace=cfg.overwrite)
 
 
 def show_pool(

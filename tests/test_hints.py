@@ -6,11 +6,12 @@ import ast
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from drafterforge.cli import COMMANDS, main
-from drafterforge.config.commands import EvaluateConfig, TrainDrafterConfig
+from drafterforge.config.commands import CalibrateConfig, EvaluateConfig, TrainDrafterConfig
 from drafterforge.config.compose import load_config
 from drafterforge.config.hints import (
     command_for,
@@ -21,7 +22,7 @@ from drafterforge.config.hints import (
     typed_settings,
 )
 from drafterforge.errors import ArtifactError
-from drafterforge.pipelines import plan
+from drafterforge.pipelines import calibrate, plan
 
 ROOT = Path(__file__).parents[1]
 
@@ -120,3 +121,28 @@ def test_the_settings_that_an_evaluation_is_typed_with_again():
     cfg = load_config("eval", EvaluateConfig, typed)
     assert shlex.split(typed_settings(cfg)) == typed
     assert typed_settings(load_config("eval", EvaluateConfig, [])) == "suite=mixed"
+
+
+CALIBRATE = "drafter=sql name=quiet grid=small grid.depths=[1,2] latency.num_prompts=99 seed=3 domains=[sql]"
+
+
+@pytest.mark.parametrize("typed", ["", CALIBRATE, "grid.num_tokens=[1,2] runtime.numerics=fast"])
+def test_what_was_typed_of_a_calibration_is_typed_again(typed):
+    cfg = load_config("calibrate", CalibrateConfig, typed.split())
+    again = [f"drafter={cfg.drafter}", *shlex.split(calibrate.typed_flags(cfg))]
+    assert load_config("calibrate", CalibrateConfig, again) == cfg
+    assert len(again) == max(len(typed.split()), 1) + ("drafter" not in typed and bool(typed))
+
+
+@pytest.mark.parametrize(("is_new", "words"), [(True, "wrote quiet/"), (False, "measured earlier: quiet/")])
+def test_the_next_step_uses_the_profile_that_was_measured(monkeypatch, capsys, is_new, words):
+    for name in ("load_target", "warn_if_busy", "require_cycles_to_calibrate", "print_profile"):
+        monkeypatch.setattr(calibrate, name, lambda *_: None)
+    monkeypatch.setattr(calibrate, "calibrate", lambda *_: (Path("quiet"), is_new))
+    monkeypatch.setattr(calibrate, "read_profile", lambda _: SimpleNamespace(errors={"total": 0.5}))
+    calibrate.run(CalibrateConfig(name="quiet"))
+    noisy, line = capsys.readouterr().out.splitlines()
+    assert noisy.endswith("type: drafterforge calibrate drafter=general name=quiet overwrite=true")
+    assert line.startswith(words) and line.endswith("drafterforge train-policy drafter=general latency.path=quiet")
+    calibrate.run(CalibrateConfig())
+    assert capsys.readouterr().out.endswith("train-policy drafter=general\n")

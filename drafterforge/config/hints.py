@@ -105,6 +105,13 @@ def typed_settings(cfg: HasEvaluation) -> str:
     return " ".join([f"suite={cfg.suite.name}", *(f"{key}={shell_value(value)}" for key, value in typed.items())])
 
 
+def settings_flags(group: str, config: Any, default: Any) -> str:
+    """The keys of a group's config that differ from `default`, as typed in a shell, each after a space."""
+    values = asdict(default)
+    differing = {key: value for key, value in asdict(config).items() if value != values[key]}
+    return "".join(f" {group}.{key}={shell_value(value)}" for key, value in differing.items())
+
+
 def command_for(drafter: str, domain: str = "sql") -> str:
     """The command that makes a drafter of this name, such as `sql` or `sql-retrieval`.
 

@@ -38,6 +38,11 @@ class DeviceConfig:
             (self.bandwidth_gb_s is None) == (self.tflops is None),
             "device.bandwidth_gb_s and device.tflops describe another device; type both, or neither",
         )
+        require(
+            self.bandwidth_gb_s is None or self.memory_gb is not None,
+            "device.bandwidth_gb_s and device.tflops describe another device, whose memory plan cannot measure; type "
+            "device.memory_gb too",
+        )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from drafterforge.artifacts.manifest import canonical_json
 from drafterforge.data.chat import Message
 from drafterforge.data.sources import dataset_errors, json_lines, parse_messages
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
@@ -113,6 +114,14 @@ def load_questions(
         origins |= {question.id: where for question in loaded}
         questions += sample_evenly(loaded, limit, seed) if limit else loaded
     return questions
+
+
+def questions_digest(questions: Sequence[Question]) -> str:
+    """The hash of what answers and their reports depend on: ids, system prompts, turns and domains, in order."""
+    entries = [
+        (question.id, question.column, question.domain, question.system, question.turns) for question in questions
+    ]
+    return sha256(canonical_json(entries)).hexdigest()
 
 
 def sample_evenly(questions: Sequence[Question], limit: int, seed: int = 0) -> list[Question]:

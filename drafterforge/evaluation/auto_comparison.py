@@ -8,7 +8,7 @@ from typing import Any
 from drafterforge.config.names import AUTO
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.methods import AUTOREGRESSIVE
-from drafterforge.evaluation.regret import answers_by_method, regret_in_seconds
+from drafterforge.evaluation.regret import answers_by_method, fixed_methods, regret_in_seconds
 from drafterforge.evaluation.rows import ALL, sections, timed_pairs, tokens_per_s
 from drafterforge.evaluation.statistics import bootstrap_ratio, totals_ratio
 from drafterforge.runtime.rows import Generation
@@ -49,13 +49,13 @@ def decisions_share(answers: Sequence[Generation]) -> float | None:
 
 
 def ratios(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """Tokens/s of `auto` over those of the best other method, chosen in hindsight, and over plain decoding.
+    """Tokens/s of `auto` over those of the best fixed method, chosen in hindsight, and over plain decoding.
 
-    Plain decoding can be the best other method; in invariant numerics it counts in the numerics that are faster.
+    Plain decoding can be the best fixed method; in invariant numerics it counts in the numerics that are faster.
     """
     by_method = answers_by_method(measurements)
-    answers = by_method.pop(AUTO)
-    best = max(by_method, key=lambda name: tokens_per_s(by_method[name]))
+    answers = by_method[AUTO]
+    best = max(fixed_methods(measurements), key=lambda name: tokens_per_s(by_method[name]))
     num_prompts = sum(len(measurement.answers) for measurement in measurements if measurement.method == AUTO)
     figures: dict[str, Any] = {"num_prompts": num_prompts, "best": best, "decisions": decisions_share(answers)}
     for key, name in (("over_best", best), ("over_plain", AUTOREGRESSIVE)):

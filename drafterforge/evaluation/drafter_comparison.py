@@ -17,7 +17,7 @@ from drafterforge.config.commands import EvaluateConfig, QuickstartConfig, Train
 from drafterforge.config.evaluation import SuiteConfig
 from drafterforge.config.names import JOINT
 from drafterforge.config.pool import PoolConfig
-from drafterforge.data.answering import user_turns
+from drafterforge.data.answering import DATE, user_turns
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import Prompt
@@ -101,7 +101,7 @@ def first_turns_ids(target: Target, prompts: Sequence[Prompt]) -> Iterator[list[
             yield list(prompt.transcript.ids[: prompt.transcript.prompt_tokens])
         else:
             with contextlib.suppress(ChatTemplateError):  # answering has reported it
-                yield prompt_ids(target.tokenizer, user_turns(prompt.messages)[0])
+                yield prompt_ids(target.tokenizer, user_turns(prompt.messages)[0], date=DATE)
 
 
 def split_sizes(cfg: TrainDrafterConfig, answers: JoinedAnswers, num_tested: int) -> str:

@@ -14,6 +14,7 @@ from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.progress import bar, say
+from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
@@ -35,7 +36,7 @@ def held_out_prompts(target: Target, count: int, domains: Sequence[str]) -> list
     data = DataConfig(num_train=1, num_val=1, num_test=-(-count // len(domains)))
     by_domain = [load_prompts(data, DomainConfig(name=name), seed=0)["test"] for name in domains]
     mixed = [prompt for group in zip(*by_domain, strict=True) for prompt in group][:count]
-    return [prompt_ids(target.tokenizer, prompt.messages) for prompt in mixed]
+    return [prompt_ids(target.tokenizer, prompt.messages, date=DATE) for prompt in mixed]
 
 
 def decode_held_out(

@@ -38,11 +38,12 @@ def compare_live_with_replay(replay: SelectorReplay) -> list[dict[str, Any]]:
 def _engines(replay: SelectorReplay) -> dict[str, Engine]:
     """Each drafter alone and the pool's selector, without a scheduler."""
     pool, target, shape = replay.pool, replay.factory.target, replay.factory.shape
-    engines = {}
+    engines, numerics = {}, replay.cfg.runtime.numerics
     for name, drafter in pool.drafters.items():
         shapes = {name: pool.shapes[name]} if name in pool.shapes else {}
-        engines[name] = Engine(target, Pool({name: drafter}, "static", drafter=name, shapes=shapes), shape)
+        alone = Pool({name: drafter}, "static", drafter=name, shapes=shapes)
+        engines[name] = Engine(target, alone, shape, numerics=numerics)
     selected = Pool(
         pool.drafters, replay.cfg.pool.selector_name, shapes=pool.shapes, router=pool.router, **pool.options
     )
-    return engines | {replay.cfg.pool.selector_name: Engine(target, selected, shape)}
+    return engines | {replay.cfg.pool.selector_name: Engine(target, selected, shape, numerics=numerics)}

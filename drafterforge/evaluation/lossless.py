@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from drafterforge.config.progress import say
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -59,7 +60,8 @@ def find_mismatches(
     """A mismatch for each prompt whose tokens differ from the reference, autoregressive decoding.
 
     exact() returns the method's engine and the autoregressive engine in float64; called only for a float32 difference
-    at a near tie.  sampled: above temperature 0, where any draw may lie at the border of two tokens.
+    at a near tie, which counts if they do not fit in memory.  sampled: above temperature 0, where any draw may lie at
+    the border of two tokens.
     """
     mismatches = []
     for index, (answer, reference) in enumerate(zip(answers, references, strict=True)):
@@ -69,8 +71,12 @@ def find_mismatches(
         margin = top2_margin(target, [*reference.prompt, *reference.tokens[:position]])
         rerun = False
         if exact is not None and (sampled or margin < NEAR_TIE):
-            fast, plain = (engine.generate([reference.prompt], len(reference.tokens))[0] for engine in exact())
-            rerun = fast.tokens == plain.tokens
+            try:
+                fast, plain = (engine.generate([reference.prompt], len(reference.tokens))[0] for engine in exact())
+                rerun = fast.tokens == plain.tokens
+            except (torch.OutOfMemoryError, MemoryError):
+                say(f"float64 does not fit in memory, so near ties of {method} count as mismatches")
+                exact = None  # it will not fit for the next prompt, either
         mismatches.append(Mismatch(method, index, position, margin, rerun))
     return mismatches
 

@@ -27,7 +27,7 @@ def load_by_session(measurements: Sequence[Measurement], threads: int) -> dict[s
     sessions = [
         {
             "began": datetime.fromtimestamp(session, UTC).isoformat(timespec="seconds"),
-            "requests": len({(measurement.axis, measurement.at, measurement.group) for measurement in parts}),
+            "requests": len({(m.axis, m.at, m.temperature, len(m.answers), m.group) for m in parts}),
             "other_cores": round(median(measurement.other_cores for measurement in parts), 2),
         }
         for session, parts in sorted(by_session.items())

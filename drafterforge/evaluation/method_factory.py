@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import read_record
 from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.evaluation import DATASTORE, EXPERT, GENERALIST, GENERATE, LOOKUP, OPENVINO
+from drafterforge.config.hints import settings_flags
 from drafterforge.config.names import AUTO, JOINT, POOL, RETRIEVAL, domain_of, parse_hybrid, parse_tree
-from drafterforge.config.pool import PoolConfig
+from drafterforge.config.pool import DEFAULT_SELECTOR, PoolConfig
+from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.hybrid.kind import can_combine, combine
 from drafterforge.drafters.registry import kind_of
@@ -65,6 +68,12 @@ class MethodFactory:
                 method = self.method(name)
                 methods.setdefault(method.name, method)
         return list(methods.values())
+
+    def check(self, names: Sequence[str]) -> None:
+        """ConfigError if one of our methods cannot be built; opens no other program."""
+        for name in names:
+            if name not in EXTERNAL:
+                self.method(name)
 
     def reference_of(self, method: str, external: bool = False) -> str:
         """The method that must produce the same tokens: plain decoding in the same numerics."""
@@ -118,12 +127,13 @@ class MethodFactory:
     def single(self, drafter: str, policy: str = "") -> Method:
         """One drafter of the pool."""
         engine = self.engine(drafter, policy)
-        name, args = f"{drafter} alone{_with(policy)}", f"drafter={drafter}"
+        name, args, runtime = f"{drafter} alone{_with(policy)}", f"drafter={drafter}", self.cfg.runtime
         if tree := parse_tree(policy):
-            keys = zip(("num_tokens", "depth", "top_k"), tree, strict=True)
-            args += "".join(f" runtime.{key}={value}" for key, value in keys)
+            runtime = replace(runtime, num_tokens=tree[0], depth=tree[1], top_k=tree[2])
         elif policy:
             args += f" pool.scheduler={policy}"
+            runtime = without_tree(runtime)
+        args += settings_flags("runtime", runtime, RuntimeConfig())
         return Method(name, engine, "static", policy or STATIC, [drafter], cli_args=args)
 
     def engine(self, name: str, policy: str = "") -> Engine:
@@ -153,7 +163,8 @@ class MethodFactory:
         shape = choose_shape(self.cfg.runtime, self.target.device, self.target.dtype, joint.kind)
         engine = Engine(self.target, joint, shape, numerics=self.numerics)
         name = f"{drafter}{JOINT}{retrieval}"
-        return Method(name, engine, "static", "worth", [drafter, retrieval], cli_args=f"drafter={name}")
+        args = f"drafter={name}{settings_flags('runtime', self.cfg.runtime, RuntimeConfig())}"
+        return Method(name, engine, "static", "worth", [drafter, retrieval], cli_args=args)
 
     @property
     def datastore(self) -> str:
@@ -216,19 +227,26 @@ class MethodFactory:
         return Method(name, engine, result, schedule, self.pool.names, cli_args=self._pool_args(selector, schedule))
 
     def _pool_args(self, selector: str, schedule: str) -> str:
-        """Arguments of `generate` that decode with the pool."""
-        cfg, default = self.cfg.pool, PoolConfig()
-        args = ["drafter=pool"]
-        args += [f'"pool.drafters=[{",".join(cfg.drafters)}]"'] if cfg.drafters else []
-        args += [f"pool.selector={selector}"] if selector != default.selector_name else []
-        args += [f"pool.router={cfg.router}"] if cfg.router else []
-        args += [f"pool.scheduler={schedule}"] if schedule != STATIC else []
-        return " ".join(args)
+        """Arguments of `generate` that decode with the pool; empty for one tree, which `generate` does not take."""
+        if parse_tree(schedule):
+            return ""
+        pool, runtime, is_configured = self.cfg.pool, self.cfg.runtime, selector == self.cfg.pool.selector_name
+        typed = PoolConfig(
+            drafters=pool.drafters,
+            selector="" if selector == DEFAULT_SELECTOR else selector,
+            options=pool.options if is_configured else {},
+            scheduler="" if schedule == STATIC else schedule,
+            router=pool.router if is_configured or selector == "router" else "",
+        )
+        runtime = without_tree(runtime) if typed.scheduler else runtime
+        flags = settings_flags("pool", typed, PoolConfig()) + settings_flags("runtime", runtime, RuntimeConfig())
+        return f"drafter={POOL}{flags}"
 
     def auto(self) -> Method:
         """The engine of `generate` and `serve` if no drafter is named."""
         engine, names = auto_engine(RunsFolder(self.cfg.runs_dir, self.target, quiet=True), self.cfg.runtime)
-        return Method(AUTO, engine, "static", STATIC, names, cli_args=f"drafter={AUTO}")
+        args = f"drafter={AUTO}{settings_flags('runtime', self.cfg.runtime, RuntimeConfig())}"
+        return Method(AUTO, engine, "static", STATIC, names, cli_args=args)
 
     def bundle_method(self) -> Method:
         """The bundle with its default drafters, selector and scheduler."""
@@ -256,6 +274,11 @@ class MethodFactory:
         self.model = self.model or open_model(self.target)
         options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if name == LOOKUP else {}
         return Method(EXTERNAL[name], Transformers(self.model, self.target, **options), external=True)
+
+
+def without_tree(runtime: RuntimeConfig) -> RuntimeConfig:
+    """The settings beside a policy, which chooses the trees."""
+    return replace(runtime, num_tokens=None, depth=None, top_k=None)
 
 
 def _with(policy: str) -> str:

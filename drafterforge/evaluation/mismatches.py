@@ -38,7 +38,7 @@ def settle_mismatches(
     cfg: EvaluateConfig, factory: MethodFactory, requests: Sequence[Request], measurements: Sequence[Measurement]
 ) -> list[dict[str, Any]]:
     """First differences from plain decoding: the curve `mismatches` of the report."""
-    target = factory.target
+    target, fits = factory.target, True  # fits: the target in float64 in memory, as far as is known
 
     @cache
     def float64_methods(pool_size: int) -> dict[str, Method]:
@@ -51,7 +51,12 @@ def settle_mismatches(
     def float64_engines(
         measurement: Measurement, request: Request, sampling: Sampling
     ) -> tuple[FixedSampling, FixedSampling]:
+        nonlocal fits
+        if not fits:
+            raise MemoryError  # without loading it again
+        fits = False  # if the next line fails
         methods = float64_methods(_pool_size(measurement))
+        fits = True
         engine, baseline = methods[measurement.method].engine_of(request), methods[AUTOREGRESSIVE].engine
         return FixedSampling(engine, sampling), FixedSampling(baseline, sampling)
 
@@ -77,9 +82,12 @@ def settle_mismatches(
 
 def _methods_by_name(factory: MethodFactory, pool_size: int) -> dict[str, Method]:
     """pool_size: 0 for all drafters of the pool."""
-    factory = factory.with_pool_size(pool_size) if pool_size else factory
-    names = [name for name in factory.cfg.suite.all_methods if name not in EXTERNAL]  # whose text may differ
-    return {method.name: method for method in factory.build([*names, POOL])}
+    if pool_size:
+        methods = factory.with_pool_size(pool_size).build([POOL])
+    else:
+        names = [name for name in factory.cfg.suite.all_methods if name not in EXTERNAL]  # whose text may differ
+        methods = factory.build([*names, POOL])
+    return {method.name: method for method in methods}
 
 
 def _pool_size(measurement: Measurement) -> int:

@@ -29,7 +29,7 @@ def answers_by_method(measurements: Sequence[Measurement]) -> dict[str, list[Gen
 
 
 def fixed_methods(measurements: Sequence[Measurement]) -> list[str]:
-    """Names of our fixed methods."""
+    """Names of our fixed methods, plain decoding among them."""
     return list(
         dict.fromkeys(
             measurement.method
@@ -44,8 +44,8 @@ def fixed_methods(measurements: Sequence[Measurement]) -> list[str]:
 def regret_in_seconds(measurements: Sequence[Measurement], by_prompt: bool) -> dict[str, Any]:
     """Regret of every method against the best fixed method of all prompts, reading of prompts included.
 
-    by_prompt: also against the best fixed method of each prompt.  As it is the least of several measured times, it
-    also profits from chance.
+    by_prompt: also against the best fixed method of each prompt; part of that is luck, as it is the least of several
+    measured times.
     """
     answers, fixed = answers_by_method(measurements), fixed_methods(measurements)
     seconds = {name: seconds_per_tokens(answers[name]) for name in answers}

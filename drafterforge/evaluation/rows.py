@@ -14,6 +14,7 @@ from drafterforge.evaluation.statistics import bootstrap_macro_ratio, bootstrap_
 from drafterforge.runtime.rows import Generation
 
 ALL = "all"  # domain of rows over several domains
+ALL_REQUESTS, OLD_PROMPTS = "all requests", "other domains afterwards"  # of a replay of traffic; other parts overlap
 STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
 MEGABYTE = 1e6
 MIN_PAIRS = 6  # prompts that a paired test needs

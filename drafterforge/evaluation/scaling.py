@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from drafterforge.config.names import POOL
 from drafterforge.config.progress import say
+from drafterforge.data.answering import DATE
 from drafterforge.data.chat import Message, prompt_ids
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.method_factory import MethodFactory
@@ -91,7 +93,7 @@ def allow_batch(methods: Sequence[Method], size: int) -> None:
 def lengthen(suite: Suite, requests: Sequence[Request], length: int) -> list[Request]:
     """The requests after as many other held-out prompts and answers of the target as fit into `length` tokens.
 
-    Requests that are longer are left out.
+    A system prompt stays first.  Requests that are longer are left out.
     """
     cfg, target = suite.cfg, suite.target
     room = target.max_positions - cfg.suite.max_new_tokens
@@ -100,7 +102,7 @@ def lengthen(suite: Suite, requests: Sequence[Request], length: int) -> list[Req
         return []
     by_domain = suite.prompts(MAX_TURNS, cfg.seed + 2)
     prompts = [prompt for drawn in by_domain.values() for prompt in drawn[:MAX_TURNS]][:MAX_TURNS]
-    openings = [Request(prompt_ids(target.tokenizer, prompt.messages), prompt.domain) for prompt in prompts]
+    openings = [Request(prompt_ids(target.tokenizer, prompt.messages, date=DATE), prompt.domain) for prompt in prompts]
     replies = suite.answers(openings, "answering earlier turns", "before")
     turns = [
         [*prompt.messages, {"role": "assistant", "content": reply.text}]
@@ -112,8 +114,10 @@ def lengthen(suite: Suite, requests: Sequence[Request], length: int) -> list[Req
             continue
         tokens: list[int] = request.tokens
         context: list[Message] = []
+        system = list(takewhile(lambda message: message["role"] == "system", request.messages))
         for turn in turns:
-            extended = prompt_ids(target.tokenizer, [*context, *turn, *request.messages])
+            messages = [*system, *context, *turn, *request.messages[len(system) :]]
+            extended = prompt_ids(target.tokenizer, messages, date=DATE)
             if len(extended) <= length:
                 tokens, context = extended, [*context, *turn]
         longer.append(Request(tokens, request.domain, expert=request.expert))

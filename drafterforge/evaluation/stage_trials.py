@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -99,10 +100,13 @@ def folder_bytes(folder: Path) -> float:
 
 
 def disk_seconds(folder: Path) -> float:
-    """Seconds to write, hash and read one byte of a new file in `folder`."""
+    """Seconds to write, hash and read one byte of a new file in `folder`; it reaches the disk, not only a cache."""
     path, block = folder / "block", torch.randint(0, 256, (BLOCK,), dtype=torch.uint8).numpy().tobytes()
     began = time.perf_counter()
-    path.write_bytes(block)
+    with open(path, "wb") as file:
+        file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
     hashlib.sha256(path.read_bytes()).digest()
     seconds = time.perf_counter() - began
     path.unlink()

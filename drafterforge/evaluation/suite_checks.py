@@ -79,6 +79,12 @@ def check_suite(cfg: EvaluateConfig) -> None:
     names = cfg.pool.drafters or list_artifacts(cfg.runs_dir, cfg.target.folder_name, "drafters")
     check_methods(cfg.suite.all_methods, [*names, *(Path(name).name for name in names)])
     in_batches = {"auto": cfg.suite.cell_methods, "scaling": cfg.suite.methods}.get(cfg.suite.name, ())
+    for name in cfg.suite.cell_methods if cfg.suite.name == "auto" else ():
+        if name in EXTERNAL:
+            raise ConfigError(
+                f"suite.cell_methods has {name}, another program, which decodes one request at a time; name it in "
+                "suite.methods only"
+            )
     if max(cfg.suite.batch_sizes, default=1) > 1:
         for name in in_batches:
             if domain_of(name.partition("/")[0]) == EXPERT:

@@ -11,9 +11,10 @@ from drafterforge.config.commands import EvaluateConfig
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.evaluation import VLLM
 from drafterforge.config.progress import bar, say
-from drafterforge.data.chat import prompt_ids
+from drafterforge.data.answering import DATE
+from drafterforge.data.chat import Message, prompt_ids
 from drafterforge.data.prompts import Prompt, interleave, load_prompts
-from drafterforge.data.questions import Question, load_questions, turn_messages
+from drafterforge.data.questions import Question, load_questions, questions_digest, turn_messages
 from drafterforge.evaluation.requests import Request, spread_over_domains
 from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.timing import samplings
@@ -34,6 +35,7 @@ class Suite:
     cfg: EvaluateConfig
     target: Target | Any  # of a target that an engine decodes elsewhere: its tokenizer and its longest sequence
     cache: ResumeCache
+    questions: Sequence[Question] = ()  # of the question files; empty: the prompts come from the grammars
     engine: Any = None  # answers earlier turns; None: ours
 
     def requests(self) -> list[Request]:
@@ -42,8 +44,7 @@ class Suite:
             return self._alternating()
         if suite.name in STREAMS:
             return self._stream(suite.num_prompts, self.cfg.seed)
-        has_questions = suite.name == "papers" or (suite.name == VLLM and suite.questions)
-        return self._turns() if has_questions else self._by_domain()
+        return self._turns() if self.questions else self._by_domain()
 
     def tuning_requests(self, requests: Sequence[Request]) -> list[Request]:
         """Other requests of the same kind, for tuning the selectors' constants."""
@@ -66,7 +67,8 @@ class Suite:
     def answers(self, requests: Sequence[Request], title: str, part: str) -> list[Generation]:
         """The target's answers.  title: of the progress bar.  part: name in the resume cache."""
         suite, answers = self.cfg.suite, []
-        engine = self.engine or Engine(self.target, max_batch=suite.batch_size)
+        numerics = self.cfg.runtime.numerics
+        engine = self.engine or Engine(self.target, max_batch=suite.batch_size, numerics=numerics)
         size = CACHED_BATCHES * suite.batch_size
         with bar(title, len(requests)) as progress:
             for start in range(0, len(requests), size):
@@ -87,7 +89,7 @@ class Suite:
     def _alternating(self) -> list[Request]:
         """The questions, or rephrased held-out prompts if there are none, with domains in random order."""
         suite = self.cfg.suite
-        requests = self._turns() if suite.questions else self._stream(suite.num_prompts, self.cfg.seed)
+        requests = self._turns() if self.questions else self._stream(suite.num_prompts, self.cfg.seed)
         random.Random(self.cfg.seed).shuffle(requests)
         return requests
 
@@ -97,14 +99,15 @@ class Suite:
         num_each = -(-count // len(self.cfg.suite.domains))
         mixed = interleave(list(self.prompts(num_each, self.cfg.seed).values()))[:count]
         return [
-            Request(prompt_ids(self.target.tokenizer, prompt.messages), prompt.domain, messages=list(prompt.messages))
-            for prompt in mixed
+            Request(self._encode(prompt.messages), prompt.domain, messages=list(prompt.messages)) for prompt in mixed
         ]
+
+    def _encode(self, messages: Sequence[Message]) -> list[int]:
+        return prompt_ids(self.target.tokenizer, messages, date=DATE)
 
     def _turns(self) -> list[Request]:
         """Every turn of the questions, after the target's answers to earlier turns."""
-        suite = self.cfg.suite
-        questions = load_questions(suite.questions, suite.benchmarks, suite.num_prompts, self.cfg.seed)
+        questions = self.questions
         order = {question.id: number for number, question in enumerate(questions)}
         replies: dict[str, list[str]] = {question.id: [] for question in questions}
         requests: dict[tuple[int, int], Request] = {}  # by question and turn
@@ -125,7 +128,7 @@ class Suite:
     def _turn(self, question: Question, replies: Sequence[str]) -> Request | None:
         """The question's next turn; None, with a printed line, if it exceeds the target's context."""
         messages = turn_messages(question, replies)
-        tokens = prompt_ids(self.target.tokenizer, messages)
+        tokens = self._encode(messages)
         if len(tokens) >= self.target.max_positions:
             say(
                 f"turn {len(replies) + 1} of {question.id} skipped: its prompt has {len(tokens)} tokens, this target "
@@ -144,17 +147,16 @@ class Suite:
         num_conversations = round(self.cfg.suite.conversations * count) if len(by_domain) > 1 else 0
         conversations = [(name, list(prompt.messages)) for name, prompt in prompts]
         openings = conversations[count : count + num_conversations]
-        tokenizer = self.target.tokenizer
-        opening_requests = [Request(prompt_ids(tokenizer, messages), name) for name, messages in openings]
+        opening_requests = [Request(self._encode(messages), name) for name, messages in openings]
         replies = self.answers(opening_requests, "answering the openings of conversations", f"openings-{seed}")
         single = conversations[num_conversations:count]
-        requests = [Request(prompt_ids(tokenizer, messages), name, messages=messages) for name, messages in single]
+        requests = [Request(self._encode(messages), name, messages=messages) for name, messages in single]
         for (before, messages), reply in zip(openings, replies, strict=True):
             candidates = conversations[count + num_conversations :] + conversations
             name, following = next((n, m) for n, m in candidates if n != before)
             conversations.remove((name, following))
             turns = [*messages, {"role": "assistant", "content": reply.text}, *following]
-            requests.append(Request(prompt_ids(tokenizer, turns), name, before, messages=turns))
+            requests.append(Request(self._encode(turns), name, before, messages=turns))
         rng.shuffle(requests)
         return requests
 
@@ -164,6 +166,18 @@ class Suite:
             return list(prompts)
         by_kind = [rephrase_prompts(prompts, kind, "test", seed) for kind in kinds()]
         return [by_kind[index % len(by_kind)][index] for index in range(len(prompts))]
+
+
+def suite_questions(cfg: EvaluateConfig) -> list[Question]:
+    """The questions of `suite.questions`; empty if the suite draws its prompts from the grammars."""
+    suite = cfg.suite
+    return load_questions(suite.questions, suite.benchmarks, suite.num_prompts, cfg.seed) if suite.questions else []
+
+
+def prompts_identity(cfg: EvaluateConfig, questions: Sequence[Question]) -> dict[str, Any]:
+    """The curve `prompts` of a report: reports of the same suite that differ in it measured other prompts."""
+    keys = "domains num_prompts conversations timed_prompts warm_up_prompts cell_prompts max_new_tokens"
+    return {"questions": questions_digest(questions)} | {key: getattr(cfg.suite, key) for key in keys.split()}
 
 
 def with_limit(cfg: EvaluateConfig) -> EvaluateConfig:

@@ -17,6 +17,7 @@ from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
 
 WARM_UP = 8  # tokens
+SESSION = int(time.time())  # Unix time at which this process was started
 
 
 @dataclass
@@ -84,7 +85,7 @@ def time_methods(
     """
     groups = [indices[start : start + run.batch_size] for start in range(0, len(indices), run.batch_size)]
     measurements: list[Measurement] = []
-    session, is_warm = int(time.time()), False
+    is_warm = False
 
     def measure_group(number: int, group: Sequence[int]) -> list[Measurement]:
         nonlocal is_warm
@@ -102,7 +103,7 @@ def time_methods(
         by_name = {}
         for method in rotate(methods, number):
             decoded = decode(method, batch, run.max_new_tokens, draws)
-            by_name[method.name] = measurement_of(run, method, infos, decoded, number, session)
+            by_name[method.name] = measurement_of(run, method, infos, decoded, number)
         return [by_name[method.name] for method in methods]
 
     with bar(run.title, len(groups)) as progress:
@@ -115,12 +116,9 @@ def time_methods(
 
 
 def measurement_of(
-    run: TimingRun, method: Method, infos: list[RequestInfo], decoded: Decoded, group: int, session: int
+    run: TimingRun, method: Method, infos: list[RequestInfo], decoded: Decoded, group: int
 ) -> Measurement:
-    """The measurement of a group of requests that a method has decoded.
-
-    group: its number in the run.  session: Unix time at which the run was started or resumed.
-    """
+    """The measurement of a group of requests that a method has decoded.  group: its number in the run."""
     return Measurement(
         method.name,
         infos,
@@ -138,7 +136,7 @@ def measurement_of(
         at=run.at,
         peak_bytes=decoded.peak_bytes,
         other_cores=decoded.other_cores,
-        session=session,
+        session=SESSION,
     )
 
 

@@ -18,6 +18,7 @@ from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.progress import Bar, bar, say
 from drafterforge.config.replay import TracesConfig
+from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.prompts import interleave, load_prompts
 from drafterforge.errors import ConfigError
@@ -155,7 +156,7 @@ def draw_prompts(domains: Sequence[str], num_train: int, num_test: int, target: 
     data = DataConfig(num_train=1, num_val=num_each["train"], num_test=num_each["test"])
     by_domain = [load_prompts(data, DomainConfig(name=name), seed) for name in domains]
     return [
-        SplitPrompt(split, prompt.domain, prompt_ids(target.tokenizer, list(prompt.messages)))
+        SplitPrompt(split, prompt.domain, prompt_ids(target.tokenizer, list(prompt.messages), date=DATE))
         for split, source in SOURCES.items()
         for prompt in interleave([splits[source] for splits in by_domain])[: counts[split]]
     ]

@@ -55,20 +55,21 @@ def replay_rows(
 ) -> list[dict[str, Any]]:
     """A row of the report for every method and part of the requests, over all seeds.
 
+    A request counts once, so that intervals and tests do not take seeds for further requests.
     parts: places of the requests in the log, by name.
     """
     rows = []
     for title, part in parts.items():
-        baseline = _answers(replays, AUTOREGRESSIVE, part)
+        baseline = _over_seeds(replays, AUTOREGRESSIVE, part)
         for name in replays[0].answers:
-            answers = _answers(replays, name, part)
+            answers = _over_seeds(replays, name, part)
             rows.append(
                 build_row(
                     Method(name, None, "none" if name == AUTOREGRESSIVE else "auto"),
                     answers,
                     baseline,
                     domain=title,
-                    mismatches=sum(traffic.mismatches[name][number] for traffic in replays for number in part),
+                    mismatches=sum(any(traffic.mismatches[name][number] for traffic in replays) for number in part),
                     dtype=dtype,
                     numerics=numerics,
                 )
@@ -77,17 +78,17 @@ def replay_rows(
 
 
 def replay_curves(replays: Sequence[ReplayedTraffic], num_requests: int) -> dict[str, Any]:
-    """Figures by request, seed after seed; the versions with the number of requests before each; and moving means.
+    """Figures by request, over all seeds; the versions with the number of requests before each; and moving means.
 
     num_requests: of the log; the answers to other domains' prompts come after them.
     """
     names = list(replays[0].answers)
+    all_requests = range(len(replays[0].answers[AUTOREGRESSIVE]))
     return {
         "per_request": {
             name: [
                 [len(answer.tokens), len(answer.cycles), round(answer.time_s["total"], 6)]
-                for traffic in replays
-                for answer in traffic.answers[name]
+                for answer in _over_seeds(replays, name, all_requests)
             ]
             for name in names
         },
@@ -127,8 +128,30 @@ def moving_mat(answers: Sequence[Sequence[Generation]]) -> list[list[float]]:
     return points
 
 
+def _over_seeds(replays: Sequence[ReplayedTraffic], name: str, part: Sequence[int]) -> list[Generation]:
+    """The answers of all seeds to each request as one: tokens, cycles and seconds of all."""
+    joined = []
+    for number in part:
+        answers = [traffic.answers[name][number] for traffic in replays]
+        tokens = [token for answer in answers for token in answer.tokens]
+        cycles = [cycle for answer in answers for cycle in answer.cycles]
+        steps = dict.fromkeys(step for answer in answers for step in answer.time_s)
+        times = {step: sum(answer.time_s.get(step, 0.0) for answer in answers) for step in steps}
+        joined.append(Generation(answers[0].prompt, tokens, cycles=cycles, time_s=times))
+    return joined
+
+
 def _answers(replays: Sequence[ReplayedTraffic], name: str, part: Sequence[int]) -> list[Generation]:
     return [traffic.answers[name][number] for traffic in replays for number in part]
+
+
+def require_no_traffic(cfg: LearnCommandConfig) -> None:
+    """ConfigError if the folder of recorded answers is not empty: a replay learns from its log alone."""
+    if StreamRecord.read(cfg.traffic_dir) is not None or LearnedRecord.read(cfg.traffic_dir).versions:
+        raise ConfigError(
+            f"a replay begins without traffic, but {cfg.traffic_dir} holds some; type runs_dir=OTHER, or "
+            "`drafterforge learn delete` and learn.folder=OTHER"
+        )
 
 
 def draft_alone(pool: Pool) -> None:
@@ -143,11 +166,6 @@ class TrafficReplay:
     """The engines, the log of answers and the learner of a replay."""
 
     def __init__(self, cfg: LearnCommandConfig, target: Target, train: Train) -> None:
-        if StreamRecord.read(cfg.traffic_dir) is not None or LearnedRecord.read(cfg.traffic_dir).versions:
-            raise ConfigError(
-                f"a replay begins without traffic, but {cfg.traffic_dir} holds some; type runs_dir=OTHER, or "
-                "`drafterforge learn delete` and learn.folder=OTHER"
-            )
         self.cfg, self.target = cfg, target
         runs = RunsFolder(cfg.runs_dir, target, quiet=True)
         plain = PLAIN if cfg.retrieval else ALONE

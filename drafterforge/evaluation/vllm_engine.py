@@ -56,7 +56,7 @@ class VllmEngine:
 
     def _answer(self, prompt: list[int], max_new_tokens: int, sampling: Sampling) -> Generation:
         body = {
-            "max_tokens": max_new_tokens,
+            "max_tokens": min(max_new_tokens, self.target.max_positions - len(prompt)),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,

@@ -108,7 +108,6 @@ class VllmTiming:
     def __init__(self, servers: ServerGroup, requests: Sequence[Request], cache: ResumeCache) -> None:
         self.servers, self.requests, self.cache = servers, requests, cache
         self.counters: dict[str, Counters] = {}  # of each pool, over the timed requests of this session
-        self.session = int(time.time())
         self.sizes: list[RequestGroup] = []  # a group of each number of requests at a time
 
     def measure(self, groups: Sequence[RequestGroup], rounds: int) -> list[Measurement]:
@@ -145,7 +144,7 @@ class VllmTiming:
         seconds = time.perf_counter() - began
         decoded = Decoded(answers, seconds, load.other_cores(), None)
         infos = [RequestInfo.of(index, request) for index, request in zip(group.indices, batch, strict=True)]
-        return measurement_of(run, method, infos, decoded, group.number, self.session)
+        return measurement_of(run, method, infos, decoded, group.number)
 
     def _warm_up(self, method: Method) -> None:
         """Let a server that has just started decode a few tokens with each number of requests at a time."""

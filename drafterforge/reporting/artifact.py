@@ -124,7 +124,10 @@ def compare_saved(names: str, runs_dir: Path | str, target: str) -> Path:
     if comparison.faults:
         more = f", and {len(comparison.faults) - 1} more" if len(comparison.faults) > 1 else ""
         raise CheckFailedError(f"{after} is worse than {before}: {comparison.faults[0]}{more}")
-    print(f"no significant regression from {before} to {after}")
+    if reason := comparison.unjudged:
+        print(f"nothing could be judged: {reason}")
+    else:
+        print(f"no significant regression from {before} to {after}")
     return paths[1]
 
 

@@ -11,9 +11,9 @@ from drafterforge.reporting.report_table import ReportTable, format_number
 
 AXES = ("temperature", "batch_size", "context")
 NOTE = (
-    "auto: what generate and serve use if no drafter is named. The best fixed method is the fastest other method of "
-    "the row, plain decoding included; because it is chosen after the fact, a ratio slightly below 1 can be chance. "
-    "Decisions: their share of the seconds of auto's cycles."
+    "auto: what generate and serve use if no drafter is named. The best fixed method is the fastest method of the row "
+    "that does not choose among drafters while it decodes, plain decoding included; because it is chosen after the "
+    "fact, a ratio slightly below 1 can be chance. Decisions: their share of the seconds of auto's cycles."
 )
 
 
@@ -28,7 +28,7 @@ def auto_tables(report: Mapping[str, Any]) -> list[ReportTable]:
             "Default on a stream, by domain",
             ["domain", *ratios],
             [[text(row.get("domain")), *_ratios(row)] for row in domains],
-            note=f"{NOTE} Greedy, one prompt at a time; the prompts of the domains alternate.",
+            note=f"{NOTE} Greedy, one prompt at a time; the prompts of the domains are shuffled.",
         ),
         ReportTable.trimmed(
             "Default in every cell",
@@ -58,9 +58,9 @@ def _regret(domains: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, A
         [cells_of(row) for row in rows if mapping(row.get("regret_s"))],
         name_columns=2,
         note=(
-            "Seconds of a method for 1,000 tokens, prompts included, beyond those of the best fixed method of "
-            "the part in hindsight. Prompt by prompt: beyond those of the best fixed method of each prompt, which also "
-            "profits from chance. A method that selects among drafters while it decodes is not fixed."
+            "How many seconds longer a method takes for 1,000 tokens, prompts included, than the fixed method that "
+            "was fastest on the part. Prompt by prompt: than the fixed method that was fastest on each prompt; part of "
+            "that is luck. A method that chooses among drafters while it decodes is not fixed."
         ),
     )
 
@@ -88,8 +88,8 @@ def _replay(replay: Mapping[str, Any]) -> ReportTable:
         note=(
             "Tokens of cycles over their seconds, after the prompt has been read. The replay drafts and decides as the "
             "default does. The target verifies nothing: verification takes the seconds known for its number of nodes. "
-            "The first row also predicts the load of the machine; the second takes it from the live cycles of "
-            "each prompt."
+            "If the machine was busier for one method than for another, the first row is off. The second row scales "
+            "those seconds to auto's own cycles, so only the predicted cycles, tree sizes and drafting can be wrong."
         ),
     )
 

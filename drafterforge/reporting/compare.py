@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from drafterforge.reporting.reader import (
     is_live,
     is_strict,
     mapping,
+    name_with,
     number,
     numbers,
     records,
@@ -38,8 +39,8 @@ MAX_NAMES = 5  # printed rows that only one report has
 RULE = (
     "A regression is one of these. More mismatches in float32 or invariant numerics. On the same requests, a MAT lower "
     "by more than 1 %, or significantly lower (paired one-sided Wilcoxon test over requests, p < 0.05). On the same "
-    "device, a speed-up whose 95 % interval lies below the earlier one, or tokens/s lower by more than 5 % and "
-    "significantly. Schedules, and tokens/s without times of each request, are shown but not judged."
+    "device and prompts, a speed-up whose 95 % interval lies below the earlier one, or tokens/s lower by more than 5 % "
+    "and significantly. Schedules, and tokens/s without times of each request, are shown but not judged."
 )
 Report = Mapping[str, Any]
 
@@ -54,6 +55,7 @@ class FigurePair:
     after: str
     change: str = ""
     fault: str = ""  # reason why it is a regression; empty: it is none
+    judged: bool = False  # whether a loss would have been a regression; mismatches are judged in any case
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,14 @@ class Comparison:
     notes: list[str]
 
     @property
+    def unjudged(self) -> str:
+        """Why neither MAT nor speed could be judged; empty if one of them was."""
+        if any(pair.judged for pair in self.pairs):
+            return ""
+        note = self.notes[0].partition(":")[0] if self.notes else ""
+        return note or "no row has the same number of answers and tokens in both reports"
+
+    @property
     def faults(self) -> list[str]:
         """One line for each significant regression."""
         return [f"{pair.row}: {pair.fault}" for pair in self.pairs if pair.fault]
@@ -75,9 +85,9 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     """Compare all rows, drafters by domain and schedules in both reports; ArtifactError if they share none."""
     old, new = _keyed(before), _keyed(after)
     shared = [key for key in old if key in new]
-    same_device = before.get("device") == after.get("device")
+    same_device, difference = before.get("device") == after.get("device"), _other_prompts(before, after)
     pairs = [pair for key in shared for pair in _row(before, after, old[key], new[key], _name(key, old), same_device)]
-    exact = _same_stream(before, after) and any(_same_requests(old[key], new[key]) for key in shared)
+    exact = not difference and any(_same_requests(old[key], new[key]) for key in shared)
     pairs += [*_domains(before, after, exact), *_schedules(before, after)]
     if not pairs:
         raise ArtifactError("the two reports have no row in common; compare reports of the same suite")
@@ -93,9 +103,8 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         for key in new
         if key not in old and count(new[key].get("mismatches")) and is_strict(after, new[key])
     ]
-    notes = [] if same_device else ["measured on different devices: speed is shown, not judged"]
-    if not _same_stream(before, after):
-        notes.append("different target, suite or seed: MAT and speed-ups are shown, not judged")
+    notes = [f"different {difference}: MAT and speed are shown, not judged"] if difference else []
+    notes += [] if same_device else ["measured on different devices: speed is shown, not judged"]
     only_before = [_name(key, old) for key in old if key not in new]
     return Comparison(pairs, only_before, [_name(key, new) for key in new if key not in old], notes)
 
@@ -115,19 +124,35 @@ def _keyed(report: Report) -> dict[tuple, Mapping[str, Any]]:
 
 def _name(key: tuple, rows: Mapping[tuple, Any]) -> str:
     """The method, with the domain, dtype, place on an axis and number that distinguish it from other rows."""
-    method, domain, dtype, _, _, axis, at, live, ordinal = key
+    _, domain, dtype, *_, live, ordinal = key
     extra = [domain] if domain and len({other_key[1] for other_key in rows}) > 1 else []
     extra += [dtype] if dtype and len({other_key[2] for other_key in rows if other_key[-2]}) > 1 else []
-    extra += [f"{axis} {at}"] if axis else []
     extra += ["replayed"] if not live else []
     extra += [str(ordinal)] if ordinal > 1 else []
-    return f"{method} ({', '.join(extra)})" if extra else method
+    return name_with(rows[key], extra)
 
 
-def _same_stream(before: Report, after: Report) -> bool:
-    """Whether both reports have the same target, suite and seed."""
+def _other_prompts(before: Report, after: Report) -> str:
+    """What decides the prompts or their answers and differs; empty: nothing that both reports name."""
     targets = [mapping(report.get("target")).get("fingerprint") for report in (before, after)]
-    return targets[0] == targets[1] and all(before.get(key) == after.get(key) for key in ("suite", "seed"))
+    if targets[0] != targets[1]:
+        return "target"
+    if key := next((key for key in ("suite", "seed") if before.get(key) != after.get(key)), ""):
+        return key
+    old, new = _prompts(before), _prompts(after)
+    key = next((key for key in old if old[key] != new.get(key)), "") if old and new else ""
+    return f"suite.{key}" if key not in ("", "questions") else key
+
+
+def _prompts(report: Report) -> Mapping[str, Any]:
+    """The curve `prompts`; empty in reports that were written without it."""
+    return mapping(curves_of(report).get("prompts"))
+
+
+def _comparable(before: Report, after: Report, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether both rows have the same prompts.  Older reports do not name them: then answers and tokens are counted."""
+    is_known = _prompts(before) and _prompts(after)
+    return not _other_prompts(before, after) and bool(is_known or _same_requests(old, new))
 
 
 def _same_requests(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
@@ -145,31 +170,32 @@ def _row(
         yield FigurePair(
             name, "mismatches", format_number(count_before, ".0f"), format_number(count_after, ".0f"), fault=fault
         )
-    requests = _requests(before, old), _requests(after, new)
+    requests, comparable = (_requests(before, old), _requests(after, new)), _comparable(before, after, old, new)
     paired = requests[0] and [tokens for tokens, *_ in requests[0]] == [tokens for tokens, *_ in requests[1]]
     mats = [number(row.get("mat")) for row in (old, new)]
     if None not in mats:
-        fault = ""
-        if _same_stream(before, after) and _same_requests(old, new):
-            p = _lower_p(*([tokens / cycles for tokens, cycles, _ in part] for part in requests)) if paired else 1.0
+        fault, judged = "", comparable and _same_requests(old, new)
+        if judged:
+            p = _mat_p(*requests) if paired else 1.0
             if mats[1] < mats[0] * (1 - MAT_TOLERANCE) or (p < SIGNIFICANT and mats[1] < mats[0]):
                 fault = f"MAT {mats[1]:.3f} is lower than {mats[0]:.3f} on the same requests"
-        yield FigurePair(name, "MAT", f"{mats[0]:.3f}", f"{mats[1]:.3f}", _change(*mats), fault)
+        yield FigurePair(name, "MAT", f"{mats[0]:.3f}", f"{mats[1]:.3f}", _change(*mats), fault, judged)
     ratios = [number(row.get("speedup")) for row in (old, new)]
     if None not in ratios:
         bounds = [interval(row) for row in (old, new)]
-        apart = None not in bounds and bounds[1][1] < bounds[0][0] and same_device and _same_stream(before, after)
+        judged = None not in bounds and same_device and comparable
+        apart = judged and bounds[1][1] < bounds[0][0]
         fault = f"speed-up {format_interval(new)} lies below {format_interval(old)}" if apart else ""
         cells = [f"{ratio:.2f}x {format_interval(row)}".rstrip() for ratio, row in zip(ratios, (old, new), strict=True)]
-        yield FigurePair(name, "speed-up", *cells, _change(*ratios), fault)
+        yield FigurePair(name, "speed-up", *cells, _change(*ratios), fault, judged)
     rates = [number(row.get("tokens_per_s")) for row in (old, new)]
     if None not in rates:
-        fault = ""
-        if paired and same_device and all(seconds for part in requests for *_, seconds in part):
+        fault, timed = "", all(seconds for part in requests for *_, seconds in part)
+        if judged := bool(paired) and timed and same_device and comparable:
             p = _lower_p(*([tokens / seconds for tokens, _, seconds in part] for part in requests))
             slower = p < SIGNIFICANT and rates[1] < SLOWER * rates[0]
             fault = f"{rates[1]:.1f} tokens/s, {rates[0]:.1f} before (paired p {p:.2g})" if slower else ""
-        yield FigurePair(name, "tokens/s", f"{rates[0]:.1f}", f"{rates[1]:.1f}", _change(*rates), fault)
+        yield FigurePair(name, "tokens/s", f"{rates[0]:.1f}", f"{rates[1]:.1f}", _change(*rates), fault, judged)
 
 
 def _requests(report: Report, row: Mapping[str, Any]) -> list[tuple[float, float, float | None]]:
@@ -178,11 +204,21 @@ def _requests(report: Report, row: Mapping[str, Any]) -> list[tuple[float, float
     requests = []
     for entry in entries if isinstance(entries, list) else []:
         figures = numbers(entry[:2]) if isinstance(entry, list) else []
-        if len(figures) != 2 or figures[1] <= 0:
+        if len(figures) != 2 or figures[1] < 0:
             return []
         requests.append((figures[0], figures[1], number(entry[2]) if len(entry) > 2 else None))
     sums = [len(requests), sum(tokens for tokens, *_ in requests), sum(cycles for _, cycles, _ in requests)]
     return requests if sums == [number(row.get(key)) for key in ("num_prompts", "num_tokens", "num_cycles")] else []
+
+
+def _mat_p(before: Sequence[tuple], after: Sequence[tuple]) -> float:
+    """`_lower_p` of tokens a cycle; an answer of one token has no cycle, so that it is left out of both."""
+    pairs = [
+        (tokens / cycles, new_tokens / new_cycles)
+        for (tokens, cycles, _), (new_tokens, new_cycles, _) in zip(before, after, strict=True)
+        if cycles > 0 and new_cycles > 0
+    ]
+    return _lower_p([mat for mat, _ in pairs], [mat for _, mat in pairs])
 
 
 def _lower_p(before: list[float], after: list[float]) -> float:
@@ -205,7 +241,7 @@ def _domains(before: Report, after: Report, exact: bool) -> Iterator[FigurePair]
             lower = exact and mats[1] < mats[0] * (1 - MAT_TOLERANCE)
             fault = f"MAT {mats[1]:.3f} is lower than {mats[0]:.3f} on the same requests" if lower else ""
             yield FigurePair(
-                f"{text(drafter)} on {text(domain)}", "MAT", *(f"{m:.3f}" for m in mats), _change(*mats), fault
+                f"{text(drafter)} on {text(domain)}", "MAT", *(f"{m:.3f}" for m in mats), _change(*mats), fault, exact
             )
 
 

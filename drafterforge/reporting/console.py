@@ -14,7 +14,7 @@ from drafterforge.evaluation.methods import INVARIANT
 from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
 from drafterforge.reporting.noise import noise_of
-from drafterforge.reporting.reader import is_baseline, overall_rows
+from drafterforge.reporting.reader import is_baseline, name_with, overall_rows
 from drafterforge.reporting.report_table import ReportTable
 from drafterforge.reporting.tables import format_interval, names_trees
 from drafterforge.reporting.verdict import summarize
@@ -115,7 +115,8 @@ def _live(report: dict[str, Any], console: Console) -> None:
         console.print(_timed(single, "live, one request at a time, methods alternating"))
     _by_domain(report, console)
     for axis in dict.fromkeys(row["axis"] for row in scaled if "auto" not in report["curves"]):
-        points = [row | {"domain": f"{row['at']:g}"} for row in scaled if row["axis"] == axis]
+        of_axis = [row for row in scaled if row["axis"] == axis]
+        points = [row | {"domain": f"{row['at']:g}", "method": name_with(row, without=axis)} for row in of_axis]
         console.print(_timed(points, f"live, by {axis}", axis))
 
 

@@ -47,7 +47,9 @@ def pairing_of(report: Report, trained: str) -> Pairing | None:
     if len(reference) != len(cycles):
         return None
     mat = next(number(row["mat"]) for row in rows_of(report) if row.get("method") == f"{trained} alone")
-    pairs = [(*ours, *theirs) for ours, theirs in zip(cycles, reference, strict=True)]
+    pairs = [(*ours, *theirs) for ours, theirs in zip(cycles, reference, strict=True) if ours[1] > 0 and theirs[1] > 0]
+    if not pairs:
+        return None
     return Pairing(trained, name, (mat, number(best["mat"])), pairs)
 
 
@@ -100,7 +102,7 @@ def recommended_drafter(report: Report, trained: str) -> str:
 
 
 def cycles_of(report: Report, method: str) -> Sequence[tuple[float, float]]:
-    """Tokens and cycles of each request of a method; empty if the report does not have them."""
+    """Tokens and cycles of each request of a method, 0 of an answer of one token; empty if the report has none."""
     entries = mapping(curves_of(report).get("per_request")).get(method)
     figures = [numbers(entry)[:2] for entry in entries] if isinstance(entries, list) else []
-    return [(tokens, cycles) for tokens, cycles in figures] if all(len(f) == 2 and f[1] > 0 for f in figures) else []
+    return [(tokens, cycles) for tokens, cycles in figures] if all(len(f) == 2 and f[1] >= 0 for f in figures) else []

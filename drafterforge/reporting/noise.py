@@ -12,6 +12,7 @@ from drafterforge.reporting.reader import (
     is_baseline,
     is_live,
     mapping,
+    name_with,
     number,
     overall_rows,
     records,
@@ -44,11 +45,7 @@ def _wide_rows(report: Report) -> list[str]:
     wide = [row for row in timed if is_wide(row)]
     if not wide:
         return []
-    names = (
-        f"all {len(wide)} methods"
-        if len(wide) == len(timed) > 1
-        else join_names([text(row.get("method")) for row in wide])
-    )
+    names = f"all {len(wide)} methods" if len(wide) == len(timed) > 1 else join_names([name_with(row) for row in wide])
     return [f"Wide intervals (over {WIDE:.0%} of the speed-up): {names}."]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ CURVES = {
     "learned": "[{seed, requests, name, kind, state, rival, gain, low, high, num_train, num_judged}], drafters learned "
     "from traffic, after so many requests",
     "actions": "[{depth, num_tokens, share}] of trees that a policy chose",
+    "prompts": "{questions: hash, and the suite's keys that decide its prompts, such as num_prompts}",
 }
 NAMES = ("report.json", "schedules.json")  # the second is the former name of reports on schedules
 MAX_TEXT = 80  # characters of a name
@@ -126,6 +127,28 @@ def is_live(row: Mapping[str, Any]) -> bool:
     """Whether the row was decoded live and timed, not replayed."""
     source = row.get("source")
     return source == "live" if isinstance(source, str) else number(row.get("speedup")) is not None
+
+
+def axes_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """What a row on an axis varies, with its values: {"batch size": "8", "temperature": "0.7"}; empty off an axis."""
+    if not (axis := text(row.get("axis"))):
+        return {}
+    defaults = {"batch size": ("batch_size", 1.0), "temperature": ("temperature", 0.0)}
+    values = {axis: number(row.get("at"))}
+    for name, (key, default) in defaults.items():
+        if name != axis and number(row.get(key)) not in (None, default):
+            values[name] = number(row.get(key))
+    return {name: "" if value is None else f"{value:g}" for name, value in values.items()}
+
+
+def name_with(row: Mapping[str, Any], extra: Sequence[str] = (), without: str = "") -> str:
+    """The row's method with further words and what it varies, such as `auto (batch size 8, temperature 0.7)`.
+
+    without: an axis that is shown elsewhere.
+    """
+    words = [*extra, *(f"{name} {value}" for name, value in axes_of(row).items() if name != without)]
+    method = text(row.get("method", row.get("name")))
+    return f"{method} ({', '.join(words)})" if words else method
 
 
 def is_baseline(row: Mapping[str, Any]) -> bool:

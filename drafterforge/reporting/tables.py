@@ -14,6 +14,7 @@ from drafterforge.reporting.reader import (
     interval,
     is_live,
     mapping,
+    name_with,
     number,
     overall_rows,
     records,
@@ -70,7 +71,7 @@ def _timed_rows(title: str, rows: list[Mapping[str, Any]]) -> ReportTable:
     domains = {text(row.get("domain")) for row in rows}
     cells = [
         [
-            text(row.get("method")),
+            name_with(row),
             text(row.get("domain")) if len(domains) > 1 else "",
             format_number(row.get("speedup"), ".2f", "x"),
             format_interval(row) + (" (wide)" if is_wide(row) else ""),
@@ -263,7 +264,7 @@ def _mismatches(report: Mapping[str, Any]) -> ReportTable:
     ]
     cells = [
         [
-            text(mismatch.get("method")),
+            name_with(mismatch),
             section,
             format_number(mismatch.get("prompt"), ".0f"),
             format_number(mismatch.get("position"), ".0f"),

@@ -9,11 +9,12 @@ from typing import Any
 from scipy.stats import wilcoxon
 
 from drafterforge.evaluation.lossless import NEAR_TIE
-from drafterforge.evaluation.rows import MIN_PAIRS
+from drafterforge.evaluation.rows import ALL_REQUESTS, MIN_PAIRS, OLD_PROMPTS
 from drafterforge.evaluation.statistics import holm
 from drafterforge.reporting.auto_tables import auto_sentences
 from drafterforge.reporting.noise import join_names, noise_of
 from drafterforge.reporting.reader import (
+    axes_of,
     count,
     curves_of,
     interval,
@@ -21,6 +22,7 @@ from drafterforge.reporting.reader import (
     is_live,
     is_strict,
     mapping,
+    name_with,
     number,
     numbers,
     overall_rows,
@@ -62,12 +64,13 @@ def lossless_faults(report: Mapping[str, Any]) -> list[str]:
     it is float32 at a margin under `NEAR_TIE`, which is rounding.
     """
     faults = []
-    for row in overall_rows(report):
+    for row in counted_rows(report):
         differing = count(row.get("mismatches"))
         if differing and is_strict(report, row):
             precision = f"{text(row.get('dtype', report.get('dtype')))}, {_numerics(report, row)}"
+            name = name_with(row) or "unnamed"
             faults.append(
-                f"{_name(row)}: {differing} of {count(row.get('num_prompts'))} answers differ from autoregressive "
+                f"{name}: {differing} of {count(row.get('num_prompts'))} answers differ from autoregressive "
                 f"decoding ({precision})"
             )
     for check in records(curves_of(report).get("live")):
@@ -75,6 +78,13 @@ def lossless_faults(report: Mapping[str, Any]) -> list[str]:
         if differing and is_strict(report, check):
             faults.append(f"{text(check.get('method'))}: {len(differing)} live answers in batches differ")
     return faults
+
+
+def counted_rows(report: Report) -> list[Row]:
+    """The rows whose answers are counted; of a replay of traffic without the parts that overlap with all requests."""
+    rows = overall_rows(report)
+    is_replay = any(row.get("domain") == ALL_REQUESTS for row in rows)
+    return [row for row in rows if not is_replay or row.get("domain") in (ALL_REQUESTS, OLD_PROMPTS)]
 
 
 def _stands(report: Mapping[str, Any], mismatch: Mapping[str, Any]) -> bool:
@@ -91,12 +101,13 @@ def summarize(report: Mapping[str, Any]) -> Summary:
 
 def _lossless(report: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     faults = lossless_faults(report)
-    checked = [row for row in overall_rows(report) if is_live(row) and not is_baseline(row)]
+    rows = counted_rows(report)
+    checked = [row for row in rows if is_live(row) and not is_baseline(row)]
     checked = [row for row in checked if number(row.get("mismatches")) is not None]
     live = records(curves_of(report).get("live"))
-    wrong = sum(count(row.get("mismatches")) for row in overall_rows(report))
+    wrong = sum(count(row.get("mismatches")) for row in rows)
     if faults:
-        strict = sum(count(row.get("mismatches")) for row in overall_rows(report) if is_strict(report, row))
+        strict = sum(count(row.get("mismatches")) for row in rows if is_strict(report, row))
         batched = sum(
             _stands(report, mismatch)
             for check in live
@@ -143,17 +154,18 @@ def _loose_ends(live: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _fastest(report: Mapping[str, Any]) -> list[str]:
-    """One sentence for each domain and dtype that was timed."""
+    """One sentence for each domain and dtype that was timed, and for each batch size, temperature and other axis."""
     live = [row for row in overall_rows(report) if is_live(row) and number(row.get("speedup")) is not None]
     live = [row for row in live if not row.get("axis")] or live
     sentences = []
-    for domain, dtype in dict.fromkeys((text(row.get("domain")), text(row.get("dtype"))) for row in live):
-        section = [row for row in live if (text(row.get("domain")), text(row.get("dtype"))) == (domain, dtype)]
+    sections: dict[tuple, list[Row]] = {}
+    for row in live:
+        axes = [f"{name} {value}" for name, value in axes_of(row).items()]
+        sections.setdefault((text(row.get("domain")), text(row.get("dtype")), *axes), []).append(row)
+    for words, section in sections.items():
         sound = [r for r in section if not is_baseline(r) and not (count(r.get("mismatches")) and is_strict(report, r))]
-        if not sound:
-            continue
-        where = ", ".join(word for word in (domain, dtype) if word)
-        sentences.append(f"{_advice(report, sound)} ({where}).")
+        if sound:
+            sentences.append(f"{_advice(report, sound)} ({', '.join(word for word in words if word)}).")
     if overall_rows(report) and not live:
         sentences.append("Nothing was timed in this report.")
     return sentences
@@ -162,7 +174,7 @@ def _fastest(report: Mapping[str, Any]) -> list[str]:
 def _advice(report: Report, rows: Sequence[Row]) -> str:
     """What to run: among the fastest and those not significantly slower, the method with the fewest drafters.
 
-    Only methods that are shown to beat plain decoding are recommended.
+    Only methods that are shown to beat plain decoding are recommended; another program only if it is the fastest.
     """
     best, faster = max(rows, key=_rate), [row for row in rows if beats_plain(row)]
     if number(best["speedup"]) <= 1:
@@ -178,7 +190,9 @@ def _advice(report: Report, rows: Sequence[Row]) -> str:
         return f"{_run(report, best)}: {_speedup(best)} over plain decoding on {requests}" + (
             ", significantly faster than all other methods" if rivals else ""
         )
-    simplest = min([best, *(row for row in alike if row in faster)], key=lambda row: (_num_drafters(row), -_rate(row)))
+    candidates = [best, *(row for row in alike if row in faster)]
+    ours = [row for row in candidates if not row.get("external")]
+    simplest = min(ours or candidates, key=lambda row: (_num_drafters(row), -_rate(row)))
     test = "their intervals overlap" if p is None else f"smallest paired p = {p:.2g}"
     names = join_names([f"“{_name(row)}”" for row in alike])
     remark = "" if simplest is best else f", the simplest: {_speedup(simplest)}"

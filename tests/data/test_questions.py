@@ -10,7 +10,15 @@ from pathlib import Path
 import datasets
 import pytest
 
-from drafterforge.data.questions import BENCHMARKS, MT_BENCH, SPEC_BENCH, Question, load_questions, turn_messages
+from drafterforge.data.questions import (
+    BENCHMARKS,
+    MT_BENCH,
+    SPEC_BENCH,
+    Question,
+    load_questions,
+    questions_digest,
+    turn_messages,
+)
 from drafterforge.errors import ArtifactError, ConfigError
 
 
@@ -241,3 +249,18 @@ def test_a_system_prompt_comes_before_every_turn():
     for answers in ([], ["first"]):
         first, second, *_ = turn_messages(question, answers)
         assert (first, second["role"]) == ({"role": "system", "content": "be kind"}, "user")
+
+
+def test_the_hash_of_questions_changes_with_what_is_asked_and_not_with_the_file_s_place(tmp_path):
+    def digest(folder: str, **changes: object) -> str:
+        row = {"id": "a", "messages": conversation("Be brief."), "turns": ["One?", "Two?"]}
+        return questions_digest(load_questions(write(tmp_path / folder / "own.jsonl", [row | changes])))
+
+    def conversation(system: str) -> list[dict]:
+        return [{"role": "system", "content": system}, {"role": "user", "content": "One?"}]
+
+    first = digest("first")
+    assert digest("second", reference=["an answer"]) == first
+    system = conversation("Be kind.")
+    changed = [digest("x", id="b"), digest("y", turns=["One?", "Three?"]), digest("z", messages=system)]
+    assert len({first, *changed}) == 4

@@ -70,7 +70,7 @@ def test_regret_is_counted_in_seconds_per_1000_tokens_against_the_best_fixed_met
 def test_a_method_that_selects_online_is_no_fixed_method_but_has_a_regret():
     selecting = measure("hedgespec", "sql", 0, 0.5, selector="hedgespec")
     (row,) = compare_auto([entry for entry in stream() if entry.domain == "sql"] + [selecting], 4)["domains"]
-    assert row["best"] == "hedgespec" and row["best_fixed"] == "general"
+    assert row["best"] == row["best_fixed"] == "general" and row["over_best"] == pytest.approx(1.0 / 1.25)
     assert row["regret_s"]["hedgespec"] == row["regret_s_by_prompt"]["hedgespec"] == -50.0
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from drafterforge.evaluation import machine_load
+from drafterforge.evaluation import machine_load, timing
 from drafterforge.evaluation.machine_load import MachineLoad, busy_seconds, load_by_session
 from drafterforge.evaluation.measurements import Measurement
+from drafterforge.evaluation.methods import Method
+from drafterforge.evaluation.requests import Request
+from drafterforge.evaluation.resume_cache import ResumeCache
+from drafterforge.evaluation.timing import TimingRun, time_methods
+from drafterforge.runtime.rows import Generation
 
 LINE = "cpu  {user} 0 0 1000 50 0 0 0 0 0\n"
 
@@ -45,6 +54,31 @@ def test_a_busy_program_is_seen():
     finally:
         busy.kill()
         busy.wait()
+
+
+class Engine:
+    """Answers with one token."""
+
+    numerics = "fast"
+    target = SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32)
+
+    def generate(self, prompts, *_):
+        return [Generation(prompt, [1], time_s={"total": 0.1}) for prompt in prompts]
+
+
+def test_a_process_is_one_session_however_many_timings_it_makes(monkeypatch, tmp_path):
+    clock = itertools.count(1000, 60)
+    monkeypatch.setattr(timing.time, "time", lambda: next(clock))
+    runs = [TimingRun(4, 0, axis="context length", at=256, temperature=t) for t in (0.0, 0.7)]
+    parts = [
+        entry
+        for run in runs
+        for entry in time_methods(run, [Method("tree", Engine())], [Request([1], "sql")], [0], ResumeCache(tmp_path))
+    ]
+    assert len({part.session for part in parts}) == 1
+    loads = [dataclasses.replace(part, other_cores=0.5) for part in parts]
+    (session,) = load_by_session(loads, threads=2)["sessions"]
+    assert session["requests"] == 2  # of two temperatures
 
 
 def test_sessions_of_a_resumed_run_have_their_own_load():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from drafterforge.config.drafter import Eagle3DrafterConfig
 from drafterforge.config.evaluation import EvalConfig
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.errors import ArtifactError
+from drafterforge.evaluation import stage_trials
 from drafterforge.evaluation.fitting import Fitter, scaled, with_settings
 from drafterforge.evaluation.planning import (
     DeviceRates,
@@ -418,3 +420,10 @@ def test_answers_of_an_8b_target_with_full_context_need_a_smaller_batch_on_an_h1
     assert str(misfit) == "memory of answers: 79.0 GiB needed"
     assert eight_b.search(planned.config) == ({"data.batch_size": 64}, [])
     assert eight_b.misfits(read_config("plan", typed.split()).config, {}) == []
+
+
+def test_the_trial_of_the_disk_waits_until_the_block_is_written(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(stage_trials.os, "fsync", lambda descriptor: written.append(os.fstat(descriptor).st_size))
+    monkeypatch.setattr(stage_trials, "BLOCK", 4096)
+    assert stage_trials.disk_seconds(tmp_path) > 0 and written == [4096]

@@ -9,7 +9,14 @@ import pytest
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import ContextIndex, Retrieval
 from drafterforge.evaluation import traffic_replay
-from drafterforge.evaluation.traffic_replay import ReplayedTraffic, draft_alone, gains_over_plain, moving_mat
+from drafterforge.evaluation.traffic_replay import (
+    ReplayedTraffic,
+    draft_alone,
+    gains_over_plain,
+    moving_mat,
+    replay_curves,
+    replay_rows,
+)
 from drafterforge.runtime.rows import Cycle, Generation
 
 
@@ -40,6 +47,23 @@ def test_gains_are_ratios_of_tokens_per_second_of_each_seed():
         for seed, seconds in ((0, 0.5), (1, 2.0))
     ]
     assert gains_over_plain(replays, range(1, 3)) == {"learned experts": pytest.approx([2.0, 0.5])}
+
+
+def test_a_request_counts_once_however_many_seeds_replay_it():
+    def replayed(seed: int, differs: bool) -> ReplayedTraffic:
+        methods = {"autoregressive": answers(4, 4, 4, 4, 4, 4, 4, seconds=2.0), "auto": answers(4, 6, 8, 4, 6, 8, 4)}
+        wrong = {"autoregressive": [False] * 7, "auto": [differs] + [False] * 6}
+        return ReplayedTraffic(seed, methods, wrong)
+
+    (_, alone), (plain, twice) = (
+        replay_rows(replays, {"all requests": range(7)}, "float32", "fast")
+        for replays in ([replayed(0, True)], [replayed(0, True), replayed(1, True)])
+    )
+    assert twice["num_prompts"] == plain["num_prompts"] == 7 and twice["num_tokens"] == 2 * 40
+    for key in ("tokens_per_s", "speedup", "speedup_ci95", "wilcoxon_p", "mat", "mismatches"):
+        assert twice[key] == alone[key], key
+    curves = replay_curves([replayed(0, False), replayed(1, False)], 7)
+    assert curves["per_request"]["auto"][0] == [8, 4, 2.0] and len(curves["per_request"]["auto"]) == 7
 
 
 def test_without_retrieval_nothing_is_looked_up():

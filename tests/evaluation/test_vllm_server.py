@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,6 +62,13 @@ def test_answers_have_their_tokens_and_cycles(tmp_path):
     assert [(cycle.depth, cycle.num_nodes, cycle.accept_length) for cycle in pool.cycles] == [
         (3, 4, 3), (3, 4, 2), (3, 4, 3),
     ]  # fmt: skip
+
+
+def test_an_answer_ends_where_the_target_s_context_ends(tmp_path):
+    methods = fake_methods(tmp_path, ("autoregressive",))
+    methods[0].engine.target = SimpleNamespace(max_positions=len(PROMPT) + 5)
+    with ServerGroup(methods, True, 30.0) as servers, servers.running(methods[0]):
+        assert len(methods[0].engine.generate([PROMPT], 9)[0].tokens) == 5
 
 
 def test_requests_of_a_group_have_samplings_of_their_own(tmp_path):

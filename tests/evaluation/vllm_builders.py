@@ -19,7 +19,7 @@ from drafterforge.evaluation.vllm_engine import VllmEngine
 from drafterforge.evaluation.vllm_server import VllmServer
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
-TARGET = SimpleNamespace(dtype=torch.float32)
+TARGET = SimpleNamespace(dtype=torch.float32, max_positions=2000)
 POOL = "hedgespec over the pool"
 NAMES = ("autoregressive", "general alone", POOL)
 DRAFTERS = {"general alone": ["general"], POOL: ["general", "sql"]}

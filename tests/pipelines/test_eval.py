@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from drafterforge.cli import main
 from drafterforge.evaluation import method_factory, timing
 from drafterforge.evaluation.measurements import FILE, load_measurements
 from drafterforge.evaluation.rows import timed_rows
+from drafterforge.evaluation.suites import Suite
 from drafterforge.reporting.verdict import summarize
 from tests.pipelines.conftest import PLAIN, Bench
 
@@ -140,6 +142,41 @@ def test_an_interrupted_run_resumes(measured, monkeypatch):
     assert not list(measured.artifact("reports", "cut").parent.glob(".*.partial"))
 
 
+def test_answers_to_other_questions_are_not_mixed_with_those_of_an_interrupted_run(pool, monkeypatch):
+    path, real = pool.folder / "own.jsonl", timing.decode
+    papers = ("eval", "suite=papers", f"suite.questions={path}", "experiment=smoke", *FEW, "suite.methods=[generalist]")
+
+    def ask(*questions: str) -> None:
+        path.write_text("\n".join(json.dumps({"id": f"q{n}", "turns": [q]}) for n, q in enumerate(questions)))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    ask("Why?", "How?")
+    monkeypatch.setattr(timing, "decode", interrupted)
+    assert "interrupted" in pool(*papers).one_line(130)
+    monkeypatch.setattr(timing, "decode", real)
+    ask("Why?", "Who?")
+    line = pool(*papers).one_line()
+    assert "(questions: " in line and "type overwrite=true to delete it, or name=OTHER to leave it" in line
+    assert pool(*papers, "overwrite=true").code == 0
+    prompts = report_of(pool, "papers")["curves"]["prompts"]
+    assert len(prompts["questions"]) == 64 and prompts["max_new_tokens"] == 8
+
+
+HYBRIDS = {
+    "sqll+retrieval": "suite.methods=[sqll+retrieval]",
+    "expert+general": "suite.methods=[expert+general]",
+    "mathh+retrieval": "suite.name=auto suite.methods=[auto] suite.cell_methods=[auto,mathh+retrieval]",
+}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_mistakes_in_hybrids_are_refused_before_anything_is_answered(pool, monkeypatch, name):
+    monkeypatch.setattr(Suite, "requests", lambda *_: pytest.fail("answered"))
+    assert f"suite.methods has {name}" in pool(*DOMAINS, *FEW, *HYBRIDS[name].split()).one_line()
+
+
 def test_retrieval_is_timed_beside_a_pool_without_it_and_opened_only_if_timed(pool, monkeypatch):
     options = (
         "pool.drafters=[general,sql]",
@@ -173,7 +210,8 @@ def test_a_pool_of_drafters_with_retrieval_in_their_trees_is_replayed_and_timed(
 
 
 def test_limit_makes_a_suite_shorter(pool):
-    done = pool(*DOMAINS, *FEW, "limit=1", "suite.methods=[pool,sql,ucb1,auto]", "name=short")
+    options = ("pool.options={prior: 4}", "suite.methods=[pool,sql,ucb1,auto]")
+    done = pool(*DOMAINS, *FEW, "limit=1", *options, "name=short")
     assert done.code == 0, done.err
     report = report_of(pool, "short")
     live = [row for row in report["rows"] if row["domain"] == "all" and row["source"] == "live"]
@@ -185,6 +223,12 @@ def test_limit_makes_a_suite_shorter(pool):
     assert commands["sql alone"].startswith("drafterforge generate drafter=sql ")
     assert commands["hedgespec over the pool"].startswith("drafterforge generate drafter=pool ")
     assert commands["auto"].startswith("drafterforge generate drafter=auto ")
+    tree = "runtime.num_tokens=6 runtime.depth=2 runtime.top_k=2 "
+    assert f"drafter=sql {tree}" in commands["sql alone"] and f"drafter=auto {tree}" in commands["auto"]
+    assert f"drafter=pool pool.options='{{prior:4}}' {tree}" in commands["hedgespec over the pool"]
+    assert f"drafter=pool pool.selector=ucb1 {tree}" in commands["ucb1 over the pool"]
+    for command in commands.values():
+        assert main([*shlex.split(command)[1:], "max_new_tokens=3"]) == 0, command
     assert "autoregressive" not in commands and [session["requests"] for session in machine["sessions"]] == [3]
     assert "report.html and report.json" in done.out and summarize(report).sentences[0] in done.out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import SPLITS, AnswerSet
 from drafterforge.data.served import served_rows
 from drafterforge.data.stream import StreamRecord, used_bytes
+from drafterforge.pipelines import learn_replay
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.runtime.engine import Engine
 from drafterforge.server import learning
@@ -258,7 +260,7 @@ def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, m
     done = pool("learn", "replay", str(log), *typed)
     assert done.code == 0, done.err
     report = json.loads((pool.artifact("reports", "traffic") / "report.json").read_text())
-    assert [row["num_prompts"] for row in report["rows"]] == [40] * 4 + [12] * 4 + [10] * 4 + [30] * 4 + [6] * 4
+    assert [row["num_prompts"] for row in report["rows"]] == [20] * 4 + [6] * 4 + [5] * 4 + [15] * 4 + [3] * 4
     assert all(row["mismatches"] == 0 for row in report["rows"])
     learned = report["curves"]["learned"]
     assert [(version["seed"], version["requests"]) for version in learned] == [(0, 16), (5, 16)]
@@ -277,8 +279,12 @@ def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, m
     methods = ["autoregressive", "auto without retrieval", "auto without retrieval, learned experts"]
     assert [row["method"] for row in report["rows"][:3]] == methods
     assert all(row["mismatches"] == 0 for row in report["rows"])
-    assert "type a smaller one" in pool("learn", "replay", str(log), "max_new_tokens=100000").one_line()
+    empty = f"learn.folder={tmp_path / 'empty'}"
+    assert "type a smaller one" in pool("learn", "replay", str(log), "max_new_tokens=100000", empty).one_line()
+    monkeypatch.setattr(learn_replay, "load_target", lambda *_: pytest.fail("loaded"))
     assert "a replay begins without traffic" in pool("learn", "replay", str(log), *typed).one_line()
+    shutil.copytree(pool.runs / "tiny" / "traffic-seed5", tmp_path / "empty-seed5")  # of a later seed alone
+    assert "empty-seed5 holds some" in pool("learn", "replay", str(log), *typed, empty).one_line()
     assert "type `drafterforge learn replay LOG.jsonl" in pool("learn", "replay").one_line()
     assert "is read by learn replay only" in pool("learn", "status", str(log)).one_line()
     assert "seeds= is read by learn replay only" in pool("learn", "status", "seeds=[1]").one_line()

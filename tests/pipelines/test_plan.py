@@ -236,6 +236,11 @@ def test_one_rate_without_the_other_is_refused(folder, capsys):
     assert "type both, or neither" in capsys.readouterr().err
 
 
+def test_rates_of_another_device_without_its_memory_are_refused(folder, capsys):
+    assert planned(folder, "device.tflops=10", "device.bandwidth_gb_s=100") == 2
+    assert "type device.memory_gb too" in capsys.readouterr().err
+
+
 def test_a_mistake_in_the_command_is_the_command_s(folder, capsys):
     assert planned(folder, "trainer.max_step=3") == 2
     assert "did you mean trainer.max_steps" in capsys.readouterr().err

@@ -150,6 +150,8 @@ def test_an_interrupted_quickstart_resumes(pool, monkeypatch):
         assert "type the same command to continue" in pool(*QUICK).one_line(130)
     tuned = (pool.artifact("drafters", "quickstart") / "manifest.json").read_bytes()
     assert "tiny/reports/quickstart" not in pool.finished()
+    line = pool(*QUICK, "first_tokens=3").one_line()
+    assert "unfinished work of other settings (first.max_new_tokens: " in line and "overwrite=true" in line
     calls = count_decoding(monkeypatch)
     done = pool(*QUICK)
     assert done.code == 0, done.err

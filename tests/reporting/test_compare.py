@@ -63,7 +63,7 @@ def test_a_lower_mat_on_the_same_requests_is_a_fault():
     assert faults(report_with(5, mat=2.5, num_tokens=900)) == []  # other answers
     after = report_with(5, mat=2.5) | {"seed": 1}
     comparison = compare_reports(full_report(), after)
-    assert comparison.faults == [] and "MAT and speed-ups are shown, not judged" in comparison.notes[0]
+    assert comparison.faults == [] and comparison.notes == ["different seed: MAT and speed are shown, not judged"]
 
 
 def test_a_drafter_that_is_worse_on_one_domain_is_found():
@@ -82,6 +82,68 @@ def test_paired_requests_find_a_loss_within_the_tolerance():
     after["rows"][2]["tokens_per_s"] /= 1.2
     assert faults(after) == [f"{name}: 30.0 tokens/s, 36.0 before (paired p 0.0039)"]
     assert faults(after | {"device": "another"}) == []
+
+
+PROMPTS = {"questions": "a1", "domains": ["sql"], "num_prompts": 8, "timed_prompts": 8, "max_new_tokens": 128}
+
+
+def with_prompts(report: dict, **changes: object) -> dict:
+    report["curves"]["prompts"] = PROMPTS | changes
+    return report
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"questions": "b2"}, "questions"),
+        ({"num_prompts": 3}, "suite.num_prompts"),
+        ({"max_new_tokens": 8}, "suite.max"),
+    ],
+)
+def test_reports_of_other_prompts_are_shown_and_not_judged(changes, difference):
+    slower = report_with(2, speedup=1.4, speedup_ci95=[1.3, 1.5], mat=2.0)
+    slower["curves"]["per_request"] = {
+        name: [[n, c, 1.2 * s] for n, c, s in entries] for name, entries in slower["curves"]["per_request"].items()
+    }
+    slower["rows"][2]["tokens_per_s"] /= 1.2
+    before = with_prompts(full_report())
+    assert len(compare_reports(before, with_prompts(slower)).faults) == 3  # MAT, speed-up and tokens/s
+    comparison = compare_reports(before, with_prompts(slower, **changes))
+    assert comparison.faults == [] and comparison.notes[0].startswith(f"different {difference}")
+    assert comparison.unjudged.startswith(f"different {difference}")
+    assert compare_reports(before, with_prompts(full_report())).unjudged == ""
+
+
+def test_reports_that_do_not_name_their_prompts_need_equal_numbers_of_answers_and_tokens():
+    slower = report_with(2, speedup=1.4, speedup_ci95=[1.3, 1.5])
+    assert len(faults(slower)) == 1
+    for row in slower["rows"]:
+        row["num_tokens"] = 700
+    comparison = compare_reports(full_report(), slower)
+    assert comparison.faults == [] and "no row has the same number" in comparison.unjudged
+
+
+def test_an_answer_of_one_token_does_not_end_the_paired_test():
+    name, before, after = "hedgespec over the pool", full_report(), full_report()
+    for report, more in ((before, 0), (after, 1)):
+        entries = report["curves"]["per_request"][name]
+        report["curves"]["per_request"][name] = [[n, c + more, s] for n, c, s in entries] + [[1, 0, 0.1]]
+        report["rows"][2] |= {
+            "num_prompts": 9,
+            "num_tokens": 801,
+            "num_cycles": 400 + 8 * more,
+            "mat": 2.6 - 0.01 * more,
+        }
+    assert compare_reports(before, after).faults == [f"{name}: MAT 2.590 is lower than 2.600 on the same requests"]
+
+
+def test_rows_of_several_batch_sizes_and_temperatures_have_names_of_their_own():
+    axis = {"axis": "batch size", "at": 8.0, "batch_size": 8}
+    rows = [live_row("sql alone", 1.3, [1.2, 1.4], temperature=t, **axis) for t in (0.0, 0.7)]
+    comparison = compare_reports(full_report(rows=rows), full_report(rows=rows))
+    assert {pair.row for pair in comparison.pairs if pair.figure == "speed-up"} == {
+        "sql alone (batch size 8)", "sql alone (batch size 8, temperature 0.7)",
+    }  # fmt: skip
 
 
 def test_speed_on_another_device_is_not_judged():
@@ -137,6 +199,9 @@ def saved(tmp_path):
 def test_eval_compare_exits_with_1_on_a_regression(saved, capsys):
     assert main(["eval", saved(full_report(), full_report())]) == 0
     assert "no significant regression" in capsys.readouterr().out
+    assert main(["eval", saved(with_prompts(full_report()), with_prompts(full_report(), questions="b2"))]) == 0
+    out = capsys.readouterr().out
+    assert "nothing could be judged: different questions\n" in out and "no significant regression" not in out
     assert main(["eval", saved(full_report(), report_with(2, speedup=1.4, speedup_ci95=[1.3, 1.5]))]) == 1
     done = capsys.readouterr()
     assert done.err.startswith("drafterforge: ") and "lies below" in done.err and done.err.count("\n") == 1

@@ -92,3 +92,11 @@ def test_without_another_drafter_there_is_no_verdict():
     report["rows"] = report["rows"][:2]
     assert drafter_verdict(report, "mine") == ""
     assert drafter_verdict(full_report(rows=[], curves={}), "mine") == ""
+
+
+def test_an_answer_of_one_token_is_left_out_of_both():
+    report = report_of([20, 24, 20, 24, 20, 24], [30] * 6)
+    sentence = drafter_verdict(report, "mine")
+    for entries in report["curves"]["per_request"].values():
+        entries.append([1, 0, 0.1])
+    assert drafter_verdict(report, "mine") == sentence and "`mine` drafts better than `general`" in sentence

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from drafterforge.reporting.console import print_table, print_verdict
+from drafterforge.reporting.console import print_report, print_table, print_verdict
 from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.tables import tables_of
-from drafterforge.reporting.verdict import byline_of, heading_of, summarize
+from drafterforge.reporting.verdict import byline_of, heading_of, lossless_faults, summarize
 from tests.reporting.builders import full_report, live_row
 
 PLAIN = live_row("autoregressive", 1.0, None)
@@ -123,3 +123,57 @@ def test_prompts_too_few_for_a_test_show_nothing():
     for row in report["rows"][1:]:
         row |= {"wilcoxon_p": None, "num_prompts": 4}
     assert "on 4 prompts: " in verdict(report) and "(a test needs 6 prompts)" in verdict(report)
+
+
+def test_another_program_is_not_recommended_as_the_simplest():
+    report = report_of([20, 31, 20, 31, 20, 31, 20, 31], [21, 30, 21, 30, 21, 30, 21, 30])
+    lookup = live_row("HF prompt lookup (10)", 1.95, [1.7, 2.2], drafters=[], external=True)
+    report["rows"].append(lookup)
+    report["curves"]["per_request"]["HF prompt lookup (10)"] = seconds(20, 31, 20, 31, 20, 31, 20, 31)
+    assert verdict(report).startswith("Type `drafterforge generate drafter=sql` for “sql”, the simplest: 1.90x")
+    report["rows"][-1] |= {"speedup": 2.1}
+    assert verdict(report).startswith("Type `drafterforge generate drafter=sql` for “sql”, the simplest: 1.90x")
+
+
+def test_batch_sizes_are_not_compared_with_each_other():
+    rows = [
+        live_row(name, speedup, bounds, axis="batch size", at=float(size), batch_size=size)
+        for size, factor in ((1, 1.0), (8, 0.6))
+        for name, speedup, bounds in (
+            ("autoregressive", 1.0, None),
+            ("pool", 3 * factor, [2.9 * factor, 3.1 * factor]),
+            ("sql", 2 * factor, [1.9 * factor, 2.1 * factor]),
+        )
+    ]
+    sentences = summarize(full_report(rows=rows, curves={})).sentences
+    assert [sentence.partition(":")[0] for sentence in sentences] == ["Run “pool”", "Run “pool”"]
+    assert "3.00x" in sentences[0] and sentences[0].endswith("(mixed, float32, batch size 1).")
+    assert "1.80x" in sentences[1] and sentences[1].endswith("(mixed, float32, batch size 8).")
+
+
+def test_rows_on_an_axis_say_what_they_vary(capsys):
+    axis = {"axis": "batch size", "at": 8.0, "batch_size": 8, "source": "live", "wilcoxon_p_holm": 0.01, "peak_mb": 1}
+    rows = [live_row("sql", 1.5, [1.4, 1.6], temperature=t, mismatches=1, **axis) for t in (0.0, 0.7)]
+    report = full_report(rows=[PLAIN | {"wilcoxon_p_holm": None, "peak_mb": 1}, *rows], curves={})
+    (timed, *_) = tables_of(report)
+    assert [cells[0] for cells in timed.cells] == [
+        "autoregressive", "sql (batch size 8)", "sql (batch size 8, temperature 0.7)",
+    ]  # fmt: skip
+    print_report(report, "hedgespec")
+    out = capsys.readouterr().out
+    assert "live, by batch size" in out and "sql (temperature" in out  # a narrow terminal wraps the rest
+    assert [fault.partition(":")[0] for fault in lossless_faults(report)] == [cells[0] for cells in timed.cells[1:]]
+
+
+def test_overlapping_parts_of_replayed_traffic_are_counted_once():
+    parts = ("all requests", "last 8 requests", "requests of a", "other domains afterwards")
+    rows = [
+        live_row(name, 1.2, [1.1, 1.3], domain=part, mismatches=int(name == "auto"))
+        for part in parts
+        for name in ("autoregressive", "auto")
+    ]
+    report = full_report(rows=rows, curves={}, suite="replayed traffic")
+    assert summarize(report).headline == "NOT LOSSLESS: 2 mismatches" and len(lossless_faults(report)) == 2
+    for row in report["rows"]:
+        row["mismatches"] = 0
+    assert summarize(report).details[0].startswith("16 answers compared with")
