@@ -7,7 +7,9 @@ from pathlib import Path
 from drafterforge.config.commands import PrepareDataConfig
 from drafterforge.config.hints import target_flags
 from drafterforge.data.prompts import load_prompts
-from drafterforge.interop.vllm.streaming import stream_answers
+from drafterforge.data.stream import DONE
+from drafterforge.errors import ConfigError
+from drafterforge.interop.vllm.streaming import stream_answers, stream_folder
 from drafterforge.training.inputs import answer_prompts, features_of, target_to_answer
 
 Config = PrepareDataConfig
@@ -15,10 +17,7 @@ Config = PrepareDataConfig
 
 def run(cfg: Config) -> Path:
     if cfg.data.stream:
-        folder = stream_answers(cfg)
-        typed = f"domain={cfg.domain.name} data.stream={folder}{target_flags(cfg)}"
-        print(f"wrote {folder}; its reader: drafterforge train-drafter {typed}")
-        return folder
+        return write_stream(cfg)
     prompts = load_prompts(cfg.data, cfg.domain, cfg.seed)  # before the target loads, so that bad input fails at once
     target = target_to_answer(cfg)
     answers = answer_prompts(cfg, target, prompts)
@@ -27,3 +26,17 @@ def run(cfg: Config) -> Path:
     typed = f"domain={cfg.domain.name} answers={answers.path.name}{target_flags(cfg)}"
     print(f"wrote {answers.path}; next: drafterforge train-drafter {typed}")
     return answers.path
+
+
+def write_stream(cfg: Config) -> Path:
+    """Let vLLM answer into a folder, which has no name, and which a repeated command completes."""
+    if cfg.name:
+        raise ConfigError(f"name={cfg.name} is not read with data.stream=FOLDER; leave it out")
+    if cfg.overwrite:
+        raise ConfigError(f"overwrite=true is not read with data.stream=; delete {cfg.data.stream} to stream again")
+    was_complete = (stream_folder(cfg) / DONE).exists()
+    folder = stream_answers(cfg)
+    typed = f"domain={cfg.domain.name} data.stream={folder}{target_flags(cfg)}"
+    state = f"{folder} is complete already" if was_complete else f"wrote {folder}"
+    print(f"{state}; its reader: drafterforge train-drafter {typed}")
+    return folder
