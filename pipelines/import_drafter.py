@@ -28,6 +28,8 @@ def run(cfg: Config) -> Path:
     for note in head.notes:
         say(f"{name}: {note}")
     imported = {"from": cfg.path, "revision": revision, "format": head.format, "files": head.files}
+    typed = {"norm_before_residual": cfg.norm_before_residual, "layer_ids": cfg.layer_ids, "taps": cfg.target.taps}
+    imported |= {key: value for key, value in typed.items() if value not in (None, [])}  # else the files say it
     settings = {"drafter": {"kind": head.kind, "tuning": "full"}, "imported": imported}
     run = artifact_run(path, "drafters", target, settings, overwrite=cfg.overwrite)
     next_step = f'next: drafterforge generate drafter={name}{target_flags(cfg)} prompt="..."'

@@ -7,7 +7,9 @@ from pathlib import Path
 from drafterforge.config.commands import PrepareDataConfig
 from drafterforge.config.hints import shell_value, target_flags
 from drafterforge.data.prompts import load_prompts
-from drafterforge.interop.vllm.streaming import stream_answers
+from drafterforge.data.stream import DONE
+from drafterforge.errors import ConfigError
+from drafterforge.interop.vllm.streaming import stream_answers, stream_folder
 from drafterforge.training.inputs import answer_prompts, features_of, target_to_answer
 from drafterforge.training.size import size_values
 
@@ -16,10 +18,7 @@ Config = PrepareDataConfig
 
 def run(cfg: Config) -> Path:
     if cfg.data.stream:
-        folder = stream_answers(cfg)
-        typed = f"domain={cfg.domain.name} data.stream={folder}{target_flags(cfg)}"
-        print(f"wrote {folder}; its reader: drafterforge train-drafter {typed}")
-        return folder
+        return write_stream(cfg)
     prompts = load_prompts(cfg.data, cfg.domain, cfg.seed)  # before the target loads, so that bad input fails at once
     target = target_to_answer(cfg)
     answers = answer_prompts(cfg, target, prompts)
@@ -37,3 +36,17 @@ def source_flags(cfg: Config) -> str:
     if cfg.data.source == "recorded":
         return f" data=recorded path={shell_value(cfg.data.path)}"
     return " data.features=cached" if size_values(cfg.target, "data").get("features", "cached") != "cached" else ""
+
+
+def write_stream(cfg: Config) -> Path:
+    """Let vLLM answer into a folder, which has no name, and which a repeated command completes."""
+    if cfg.name:
+        raise ConfigError(f"name={cfg.name} is not read with data.stream=FOLDER; leave it out")
+    if cfg.overwrite:
+        raise ConfigError(f"overwrite=true is not read with data.stream=; delete {cfg.data.stream} to stream again")
+    was_complete = (stream_folder(cfg) / DONE).exists()
+    folder = stream_answers(cfg)
+    typed = f"domain={cfg.domain.name} data.stream={folder}{target_flags(cfg)}"
+    state = f"{folder} is complete already" if was_complete else f"wrote {folder}"
+    print(f"{state}; its reader: drafterforge train-drafter {typed}")
+    return folder

@@ -39,11 +39,16 @@ def list_bundles(target: str, runs_dir: Path | str) -> list[str]:
 
 def bundle_dir(cfg: ExportConfig) -> Path:
     """The folder of the bundle that `export` writes or packs, which may not exist yet."""
+    if cfg.bundle_name.endswith(".tar") and Path(cfg.bundle_name).expanduser().is_file():
+        raise ArtifactError(
+            f"bundle={cfg.bundle_name} is a packed bundle; unpack it first: type `mkdir FOLDER && tar -xf "
+            f"{cfg.bundle_name} -C FOLDER`, then bundle=FOLDER"
+        )
     if cfg.format == "bundle" and cfg.out:
         return Path(cfg.out).expanduser()
     folder = Path(cfg.bundle_name).expanduser()
     if folder.is_dir() and not is_name(cfg.bundle_name):
-        return folder
+        return folder if folder.name not in ("", "..") else folder.resolve()  # `.` has no name
     return named_bundle_dir(cfg.bundle_name, cfg.target.folder_name, cfg.runs_dir)
 
 

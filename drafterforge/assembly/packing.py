@@ -14,6 +14,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.learned import learned_drafters
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.assembly.build import advisor
 from drafterforge.assembly.bundles import open_bundle, tokenizer_sha256
 from drafterforge.assembly.checks import check_selector, require_no_bundle
 from drafterforge.assembly.engines import check_names
@@ -63,8 +64,8 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
     )
     if defaults.automatic:
         add_costs(cfg, target, contents)
-        if (router := runs.default_router()) is not None and len(names) > 1:
-            add_policy(cfg, target, contents, "router", str(router))
+        if len(names) > 1 and advisor(runs, names) is not None:
+            add_policy(cfg, target, contents, "router", str(runs.default_router()))
     record = BundleRecord(
         name=cfg.bundle_name if is_name(cfg.bundle_name) else folder.resolve().name,
         target=target_reference(cfg, target),

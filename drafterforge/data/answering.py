@@ -8,7 +8,7 @@ import logging
 import time
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import groupby, zip_longest
 from pathlib import Path
@@ -26,7 +26,7 @@ from drafterforge.config.data import DataConfig
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet, answer_stats, encode_shard
 from drafterforge.data.chat import Message, conversation_ids, extend_turn, prompt_ids
 from drafterforge.data.prompts import Prompt
-from drafterforge.errors import ArtifactError, ChatTemplateError
+from drafterforge.errors import ArtifactError, ChatTemplateError, ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -213,6 +213,17 @@ def encode_prompts(
     if refused:
         log.warning("%d of %d %s prompts were dropped, such as %s", len(refused), num_prompts, split, refused[0])
     return fitting
+
+
+def within_context(data: DataConfig, longest: int) -> DataConfig:
+    """`data` with max_prompt_tokens cut so that prompt and answer fit.  longest: tokens that the target reads."""
+    room = longest - data.max_new_tokens
+    if room < 1:
+        raise ConfigError(
+            f"data.max_new_tokens={data.max_new_tokens} leaves no room for a prompt: the target reads {longest} "
+            f"tokens; type data.max_new_tokens={longest // 2}"
+        )
+    return replace(data, max_prompt_tokens=min(data.max_prompt_tokens, room))
 
 
 def _open_conversation(tokenizer: Any, index: int, split: str, prompt: Prompt, data: DataConfig) -> Conversation | None:

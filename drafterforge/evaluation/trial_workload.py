@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from drafterforge.artifacts.manifest import MANIFEST
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
+from drafterforge.data.answering import within_context
 from drafterforge.data.answers import SPLITS
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
@@ -17,7 +18,7 @@ from drafterforge.evaluation.planning import ASSUMED_PROMPT, Workload
 from drafterforge.prompts.prompt import Prompt, Transcript
 from drafterforge.targets.load import Target
 from drafterforge.training.initialisation import choose_init
-from drafterforge.training.inputs import existing_answers, has_features, join_answers, named_answers, within_context
+from drafterforge.training.inputs import existing_answers, has_features, join_answers, named_answers
 from drafterforge.training.jobs import drafter_run
 
 TRIAL_STEPS, TRIAL_VALIDATIONS = 4, 2
@@ -121,7 +122,7 @@ def resized(work: Workload, cfg: PrepareDataConfig) -> Workload:
 
 def small_config(cfg: PrepareDataConfig, target: Target, folder: Path, is_answered: bool) -> PrepareDataConfig:
     """The config of a trial in `folder`, where the drafters of the command's runs folder are linked to."""
-    data = within_context(cfg.data, target)
+    data = within_context(cfg.data, target.max_positions)
     answers = "given" if is_answered else "target" if data.answers == "served" else data.answers
     small = replace(cfg, runs_dir=str(folder), data=replace(data, answers=answers, endpoint="", served_model=""))
     if not isinstance(cfg, TrainDrafterConfig):

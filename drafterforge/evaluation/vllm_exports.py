@@ -1,12 +1,14 @@
-"""The folders from which vLLM loads drafters: exports of a runs folder, reused while they are current."""
+"""The folders from which vLLM loads drafters: exports of a runs folder, reused until their drafters change."""
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from drafterforge.artifacts.atomic import file_sha256, save_json_atomic
 from drafterforge.artifacts.bundles import find_bundle, named_bundle_dir
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.bundles import locate
 from drafterforge.assembly.packing import make_bundle
@@ -41,13 +43,16 @@ class ServedDrafters:
     def drafter(self, name: str) -> Path:
         """The folder of one drafter, LoRA merged."""
         path = self._path(f"{name}-{LAYOUT['format']}-{LAYOUT['layout']}")
-        written_s = os.path.getmtime(path / FILES[-1]) if is_export(path) else 0.0
-        if all(written_s >= os.path.getmtime(source) for source in self._sources(name)):
-            say(f"drafter {name}: {path}, exported earlier")
-            return path
+        origin = path.with_name(f".{path.name}.json")  # what the export was made from
+        sources = [file_sha256(source) for source in self._sources(name)]
+        with suppress(ArtifactError):
+            if is_export(path) and read_json(origin) == [*sources, weights_time(path)]:
+                say(f"drafter {name}: {path}, exported earlier")
+                return path
         bundle = str(self.bundle or "")
         for line in export_drafters(replace(self.export, bundle=bundle, drafter=name, out=str(path), overwrite=True)):
             say(line)
+        save_json_atomic(origin, [*sources, weights_time(path)])
         return path
 
     def pool(self) -> PoolFolder:
@@ -67,7 +72,7 @@ class ServedDrafters:
         return (exports_dir(self.export) / f"{prefix}{label}").expanduser().resolve()
 
     def _sources(self, name: str) -> list[Path]:
-        """Files that are written anew whenever a drafter changes."""
+        """Files that hold the hashes of a drafter's files."""
         if self.bundle is not None:
             return [self.bundle / BUNDLE]
         folder = find_drafter(self.export.runs_dir, self.export.target.folder_name, name)
@@ -116,3 +121,8 @@ def names_in_runs(cfg: EvaluateConfig, target: ServedTarget) -> list[str]:
             f"{cfg.runs_dir} has no EAGLE-3 drafter for {target.name}; type `drafterforge train-drafter domain=sql`"
         )
     return names
+
+
+def weights_time(path: Path) -> int:
+    """When the weights of an export were written, in ns: another program may have written others since."""
+    return (path / FILES[-1]).stat().st_mtime_ns

@@ -23,6 +23,8 @@ from drafterforge.evaluation.timing import WARM_UP, Decoded, TimingRun, measurem
 from drafterforge.evaluation.vllm_engine import Counters
 from drafterforge.runtime.rows import Generation
 
+SETTLE_S = 1.5  # a pool writes its counters less than this after a cycle, see `INTERVAL_S` of its metrics
+
 
 class ServerGroup:
     """The servers of an evaluation; all are stopped when the block ends, however it ends.
@@ -108,6 +110,7 @@ class VllmTiming:
     def __init__(self, servers: ServerGroup, requests: Sequence[Request], cache: ResumeCache) -> None:
         self.servers, self.requests, self.cache = servers, requests, cache
         self.counters: dict[str, Counters] = {}  # of each pool, over the timed requests of this session
+        self.before: dict[str, Counters] = {}  # of each pool's server, when its timed requests began
         self.sizes: list[RequestGroup] = []  # a group of each number of requests at a time
 
     def measure(self, groups: Sequence[RequestGroup], rounds: int) -> list[Measurement]:
@@ -122,6 +125,8 @@ class VllmTiming:
                     f"round-{number:05d}-of-{count}", lambda s=share, n=number: self._measure_round(s, n)
                 )
                 progress.advance(len(share))
+        for method in self.servers.methods if self.servers.together else ():
+            self._count(method)
         return measurements
 
     def _measure_round(self, share: Sequence[RequestGroup], number: int) -> list[Measurement]:
@@ -129,9 +134,9 @@ class VllmTiming:
         for method in rotate(self.servers.methods, number):
             with self.servers.running(method):
                 self._warm_up(method)
-                before = self._counters(method)
                 by_method[method.name] = [self._measure_group(method, group) for group in share]
-                self._count(method, before)
+                if not self.servers.together:  # its server stops
+                    self._count(method)
         in_order = [by_method[method.name] for method in self.servers.methods]
         return [measurement for of_group in zip(*in_order, strict=True) for measurement in of_group]
 
@@ -153,12 +158,22 @@ class VllmTiming:
             for group in self.sizes:
                 method.engine.generate([self.requests[index].tokens for index in group.indices], WARM_UP)
             server.is_warm = True
+            self.before[method.name] = self._counters(method)
 
     def _counters(self, method: Method) -> Counters:
-        return method.engine.counters() if len(method.drafters) > 1 else {}
+        """What a pool's drafters have drafted; the server writes it at intervals, so it is read until it is settled."""
+        if len(method.drafters) < 2:
+            return {}
+        earlier, counters = None, method.engine.counters()
+        while counters != earlier:
+            time.sleep(SETTLE_S)
+            earlier, counters = counters, method.engine.counters()
+        return counters
 
-    def _count(self, method: Method, before: Counters) -> None:
-        """Add what a pool's drafters have drafted since `before`."""
+    def _count(self, method: Method) -> None:
+        """Add what a pool's drafters have drafted in timed requests."""
+        if (before := self.before.pop(method.name, None)) is None:  # no request was sent
+            return
         for drafter, figures in self._counters(method).items():
             sums = self.counters.setdefault(method.name, {}).setdefault(drafter, dict.fromkeys(figures, 0.0))
             for key, value in figures.items():

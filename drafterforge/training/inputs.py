@@ -15,7 +15,7 @@ from drafterforge.config.data import DataConfig, DomainConfig
 from drafterforge.config.hints import command_for_answers
 from drafterforge.config.progress import bar, say
 from drafterforge.data import answering
-from drafterforge.data.answering import Generate, marked_spans, prepare_answers
+from drafterforge.data.answering import Generate, marked_spans, prepare_answers, within_context
 from drafterforge.data.answers import SPLITS, Answer, AnswerSet
 from drafterforge.data.endpoint_answerer import CHECKED_PROMPTS, ServedAnswerer, disagreement
 from drafterforge.data.features import (
@@ -124,7 +124,7 @@ def target_to_answer(cfg: PrepareDataConfig) -> Target | TextTarget:
 
 def answer_prompts(cfg: PrepareDataConfig, target: Target | TextTarget, prompts: dict) -> AnswerSet:
     """The `answers` artifact of these prompts, made or found."""
-    data, total = within_context(cfg.data, target), sum(map(len, prompts.values()))
+    data, total = within_context(cfg.data, target.max_positions), sum(map(len, prompts.values()))
     name = cfg.name or cfg.domain.name
     say(describe_sizes(prompts))
     started, tokens = time.perf_counter(), 0
@@ -163,7 +163,7 @@ def existing_answers(cfg: PrepareDataConfig, target: Target | TextTarget, prompt
     return answering.existing_answers(
         prompts,
         tokenizer=target.tokenizer,
-        data=within_context(cfg.data, target),
+        data=within_context(cfg.data, target.max_positions),
         path=artifact_dir(cfg.runs_dir, target.name, "answers", cfg.name or cfg.domain.name),
         target=target,
         config=recorded_settings(cfg, target),
@@ -206,17 +206,6 @@ def open_answerer(
         return answers
 
     return answer_shard
-
-
-def within_context(data: DataConfig, target: Target | TextTarget) -> DataConfig:
-    """`data` with max_prompt_tokens cut so that prompt and answer fit the target's context."""
-    room = target.max_positions - data.max_new_tokens
-    if room < 1:
-        raise ConfigError(
-            f"data.max_new_tokens={data.max_new_tokens} leaves no room for a prompt: the target reads "
-            f"{target.max_positions} tokens; type data.max_new_tokens={target.max_positions // 2}"
-        )
-    return dataclasses.replace(data, max_prompt_tokens=min(data.max_prompt_tokens, room))
 
 
 def weighted_domain(domain: DomainConfig) -> DomainConfig:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from drafterforge.artifacts.folder import write_artifact
+from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.drafter import LoraConfig
 from drafterforge.config.target import TargetConfig
@@ -15,6 +16,8 @@ from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.drafters.eagle3.lora import ADAPTER
 from drafterforge.drafters.eagle3.train.lora import add_adapter, save_adapter
 from drafterforge.drafters.retrieval.model import Datastore
+from drafterforge.router.net import RouterNet
+from drafterforge.router.router import Router
 from drafterforge.targets.load import Target, load_target
 from tests.models import tiny_drafter
 from tests.tiny import save_tiny_target
@@ -69,6 +72,15 @@ class Runs:
         """A datastore."""
         store = Datastore.build([[5, 6, 7, 8], [5, 6, 9]])
         return self.write(name, store.save, domain, kind="retrieval", sequences=2)
+
+    def router(self, labels: list[str]) -> None:
+        """A router between drafters of these names."""
+        net = RouterNet(self.target.config.hidden_size, len(labels))
+        router = Router(net, labels, target="tiny", target_fingerprint=self.target.features_fingerprint)
+        path = artifact_dir(self.folder, "tiny", "policies", "router")
+        settings = {"target": "tiny", "target_fingerprint": self.target.fingerprint, "config": {}}
+        with write_artifact(path, kind="policies", name="router", **settings) as inside:
+            router.save(inside)
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ import shutil
 import pytest
 import torch
 
-from drafterforge.artifacts.folder import write_artifact
 from drafterforge.artifacts.learned import JOINED, LEFT, LearnedVersion, update_record
-from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.build import advisor, auto_engine
 from drafterforge.assembly.defaults import default_drafters
@@ -19,8 +17,6 @@ from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.errors import ConfigError
-from drafterforge.router.net import RouterNet
-from drafterforge.router.router import Router
 
 GPU = torch.device("cuda")
 
@@ -84,12 +80,7 @@ def test_the_default_leaves_out_experts_of_traffic_that_draft_no_more(runs):
 def test_the_default_is_advised_by_the_target_s_router_if_it_knows_the_drafters(runs):
     names = ["general+store", "sql+store"]
     assert advisor(folder(runs), names) is None  # there is none
-    net = RouterNet(runs.target.config.hidden_size, 2)
-    router = Router(net, ["sql", "math"], target="tiny", target_fingerprint=runs.target.features_fingerprint)
-    path = artifact_dir(runs.folder, "tiny", "policies", "router")
-    settings = {"target": "tiny", "target_fingerprint": runs.target.fingerprint, "config": {}}
-    with write_artifact(path, kind="policies", name="router", **settings) as inside:
-        router.save(inside)
+    runs.router(["sql", "math"])
     assert advisor(folder(runs), names).labels == ["sql", "math"]
     assert auto_engine(folder(runs), RuntimeConfig())[0].drafter.router.labels == ["sql", "math"]
     assert advisor(folder(runs), ["chat+store", "law+store"]) is None  # it knows neither

@@ -217,6 +217,16 @@ def test_a_bundle_decodes_with_the_drafters_that_export_was_told(runs, folder, n
     assert engine.drafter.names == drafters and engine.drafter.worth is not None
 
 
+@pytest.mark.parametrize(("labels", "parts"), [(["sql", "math"], ["costs", "router"]), (["law", "math"], ["costs"])])
+def test_a_bundle_holds_the_router_only_if_it_knows_a_drafter(runs, folder, labels, parts):
+    runs.router(labels)
+    target = TargetConfig(name="tiny", source="hf", model=str(folder), dtype="float32")
+    pool = PoolConfig(drafters=["sql", "store"])
+    cfg = ExportConfig(bundle="routed", target=target, runs_dir=str(runs.folder), pool=pool)
+    record = make_bundle(cfg, runs.folder / "tiny" / "bundles" / "routed")
+    assert [part.kind for part in record.parts] == parts
+
+
 def test_the_default_selector_is_used_where_it_is_typed(bundled, folder):
     target = TargetConfig(name="tiny", source="hf", model=str(folder), dtype="float32")
     typed = {"target": target, "runs_dir": str(bundled.folder)}

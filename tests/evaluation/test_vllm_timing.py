@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from drafterforge.config.evaluation import SuiteConfig
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation import vllm_server
+from drafterforge.evaluation import vllm_server, vllm_timing
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import timed_rows
 from drafterforge.evaluation.vllm_timing import ServerGroup, VllmTiming, request_groups, served_mismatches
+from drafterforge.interop.vllm.metrics import INTERVAL_S
 from drafterforge.reporting.tables import tables_of
 from tests.evaluation.vllm_builders import NAMES, POOL, REQUESTS, fake_methods
 
 LIMIT = 13
+SETTLE_S = vllm_timing.SETTLE_S
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(vllm_server, "POLL_S", 0.02)
+    monkeypatch.setattr(vllm_timing, "SETTLE_S", 0.0)
 
 
 def suite(**changes) -> SuiteConfig:
@@ -150,3 +154,14 @@ def test_an_interrupted_timing_resumes(tmp_path, monkeypatch):
     measurements, mismatches, _ = timed(tmp_path, calls=str(calls))
     assert len(calls_of(calls)) - num_before == 3 * 4 + 3 * 4  # two of six single requests were complete
     assert len(by_section(measurements)) == 7 and mismatches == []
+
+
+def test_counters_are_read_until_the_pool_has_written_them(tmp_path):
+    late = iter([{"sql": {"cycles": count}} for count in (3.0, 3.0, 5.0, 9.0, 9.0, 11.0)])
+    engine = SimpleNamespace(counters=lambda: next(late), server=SimpleNamespace(is_warm=False))
+    pool = SimpleNamespace(name=POOL, drafters=["general", "sql"], engine=engine)
+    timing = VllmTiming(SimpleNamespace(methods=[pool]), REQUESTS, ResumeCache(tmp_path))
+    timing._warm_up(pool)
+    timing._count(pool)
+    assert timing.counters == {POOL: {"sql": {"cycles": 6.0}}}
+    assert SETTLE_S > INTERVAL_S

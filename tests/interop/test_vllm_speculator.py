@@ -49,7 +49,7 @@ class Serving:
     lookups: tuple[str, ...] = ("datastore",)
     drafter: str = ""
     router: None = None
-    record: Any = None
+    record: None = None
 
     def arms(self, count: int) -> list[str]:
         return self.stacked[:count]
@@ -109,6 +109,7 @@ def config_of(room, target, architecture: str, **changes: Any) -> SimpleNamespac
     return SimpleNamespace(
         speculative_config=speculative,
         parallel_config=parallel,
+        additional_config={},
         scheduler_config=SimpleNamespace(max_num_seqs=MOST, max_num_batched_tokens=MOST * LENGTH),
         model_config=SimpleNamespace(dtype=torch.float32, get_total_num_hidden_layers=lambda: 7),
         cache_config=None,
@@ -341,8 +342,36 @@ def test_settings_that_a_pool_cannot_have_are_refused(room, target, setting, val
         room.speculator.PoolSpeculator(config, torch.device("cpu"))
 
 
-def test_records_are_refused(room, server, monkeypatch):
-    serving = Serving(NAMES, room.settings.PoolServing.allowed, record="records")
-    monkeypatch.setattr(room.settings.PoolServing, "of", staticmethod(lambda config: serving))
+def test_records_are_refused(room, server):
+    config = server.speculator.vllm_config
+    config.additional_config = {"drafterforge": {"record": "records"}}
     with pytest.raises(ConfigError, match="cannot record traffic"):
-        type(server.speculator)(server.speculator.vllm_config, torch.device("cpu"))
+        type(server.speculator)(config, torch.device("cpu"))
+
+
+def test_the_seconds_of_cycles_leave_the_start_and_idle_time_out(room, monkeypatch, target, members, tmp_path):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setattr(
+        Serving, "selector", lambda self, *sizes: batched_selector("static", NAMES, *sizes[1:], drafter="code")
+    )
+    speculator, runner = build(room, monkeypatch, target, members)
+    selection, server = speculator.selection, Server(speculator, runner, members)
+    width = target.config.hidden_size
+
+    def step(request: Any) -> None:
+        request.drafts = propose(server, [server.process(request, LENGTH)], 0, 0)[0]
+
+    first, second = new_request("a", 6, width), new_request("b", 6, width)
+    assert selection.ended is None
+    runner.add_requests(output([first]))
+    step(first)
+    step(first)
+    runner.finish_requests(output(finished={"a"}))
+    selection.ended -= 1000.0  # nothing to do
+    runner.add_requests(output([second]))
+    step(second)
+    assert 0 < selection.meter.cycle_s < 500.0
+    selection.ended -= 1000.0  # a long cycle
+    step(second)
+    selection.meter.close()
+    assert selection.meter.cycle_s > 1000.0

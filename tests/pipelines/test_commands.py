@@ -15,7 +15,9 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.joined import JoinedAnswers
+from drafterforge.data.stream import DONE
 from drafterforge.errors import ArtifactError
+from drafterforge.interop.vllm.streaming import stream_folder
 from drafterforge.openmp import WAIT_POLICY
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import load_target
@@ -210,6 +212,18 @@ def test_the_command_that_reads_a_stream_has_its_target(bench, monkeypatch):
     monkeypatch.setattr("drafterforge.pipelines.prepare_data.stream_answers", lambda cfg: cfg.data.stream)
     done = bench("prepare-data", "domain=sql", "data.stream=s")
     assert f"train-drafter domain=sql data.stream=s target=hf target.model={bench.target}" in done.out, done.err
+
+
+def test_a_stream_has_no_name_is_not_overwritten_and_may_be_complete(bench, monkeypatch):
+    monkeypatch.setattr("drafterforge.pipelines.prepare_data.stream_answers", stream_folder)
+    folder = bench.folder / "ring"
+    typed = ("prepare-data", "domain=sql", f"data.stream={folder}")
+    assert "name=x is not read with data.stream=FOLDER; leave it out" in bench(*typed, "name=x").one_line()
+    assert f"delete {folder} to stream again" in bench(*typed, "overwrite=true").one_line()
+    assert f"wrote {folder}; its reader" in bench(*typed).out
+    folder.mkdir()
+    (folder / DONE).touch()
+    assert f"{folder} is complete already; its reader" in bench(*typed).out
 
 
 def test_doctor_prints_paths_as_they_are(bench, monkeypatch):

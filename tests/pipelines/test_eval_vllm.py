@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from drafterforge.evaluation import vllm_server
+from drafterforge.evaluation import vllm_server, vllm_timing
 from drafterforge.evaluation.measurements import FILE, load_measurements
 from drafterforge.interop.vllm.pool_folder import PoolFolder
 from tests.evaluation.vllm_builders import free_ports, write_program
@@ -21,6 +21,7 @@ SHORT = ("suite.domains=[sql,math]", "suite.max_new_tokens=12", "suite.batch_siz
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(vllm_server, "POLL_S", 0.02)
+    monkeypatch.setattr(vllm_timing, "SETTLE_S", 0.0)
 
 
 def evaluate(bench: Bench, *arguments: str, **options: str) -> Done:

@@ -245,6 +245,23 @@ def test_a_bundle_names_its_target_s_folder_and_another_can_be_typed(exported, t
     assert f"type bundle={exported.artifact('bundles', 'other')}" in line
 
 
+def test_a_packed_bundle_is_unpacked_before_it_is_packed_again(exported, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    house = exported.artifact("bundles", "house")
+    assert exported("export", "format=tar", f"bundle={house}", "out=house.tar").code == 0
+    for typed in ("bundle=house.tar", "bundle=./house.tar"):
+        line = exported("export", "format=vllm-pool", typed).one_line()
+        assert f"{typed} is a packed bundle; unpack it first: type `mkdir FOLDER && tar -xf" in line
+    assert not exported.artifact("bundles", "house.tar").exists()
+
+
+def test_a_bundle_is_packed_in_its_folder(exported, monkeypatch):
+    house = exported.artifact("bundles", "house")
+    monkeypatch.chdir(house)
+    assert exported("export", "format=tar", "bundle=.").code == 0
+    assert house.with_name("house.tar").is_file()
+
+
 def test_a_pool_folder_is_for_the_target_of_its_bundle(exported, tmp_path):
     second = save_tiny_target(tmp_path / "other", initializer_range=0.1)
     bundle, out = exported.artifact("bundles", "house"), tmp_path / "pool"

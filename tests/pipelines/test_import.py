@@ -48,6 +48,19 @@ def test_a_second_import_is_skipped_and_another_head_of_that_name_refused(bench,
     assert "wrote " in bench("import", f"path={head}", "name=one", "overwrite=true").out
 
 
+def test_an_import_with_other_settings_is_no_repetition(bench, head):
+    edit(head, norm_before_residual=...)
+    typed = ("import", f"path={head}", "name=head")
+    assert bench(*typed, "norm_before_residual=false").code == 0
+    assert "type overwrite=true" in bench(*typed, "norm_before_residual=true").one_line()
+    assert "was imported from these files before" in bench(*typed, "norm_before_residual=false").out
+    edit(head, eagle_aux_hidden_state_layer_ids=...)
+    layers = ("layer_ids=[2,3,4]", "norm_before_residual=true", "overwrite=true")
+    assert "wrote " in bench(*typed, *layers).out
+    moved = ("layer_ids=[1,2,3]", "target.taps=[1,2,3]", "norm_before_residual=true")
+    assert "type overwrite=true" in bench(*typed, *moved).one_line()
+
+
 @pytest.mark.parametrize(
     ("typed", "line"),
     [

@@ -8,6 +8,7 @@ Axes: B requests, R flattened rows, H hidden of the target.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import secrets
 import threading
@@ -45,6 +46,18 @@ class RecordSettings:
             raise ConfigError("record needs a folder")
         if self.limit_mb < 1:
             raise ConfigError(f"record_limit_mb must be >= 1, got {self.limit_mb}")
+
+    def make_folder(self) -> Path:
+        """The folder, which is made if it is not there; ConfigError if it cannot be written."""
+        folder = Path(self.folder).expanduser()
+        try:
+            folder.mkdir(0o700, parents=True, exist_ok=True)  # others must not read what clients ask
+            reason = "" if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else "permission denied"
+        except OSError as error:
+            reason = error.strerror
+        if reason:
+            raise ConfigError(f"record={self.folder} cannot be used ({reason}); give another folder")
+        return folder
 
 
 @dataclass
@@ -119,15 +132,9 @@ class Recorder:
     """Records the requests of one engine process.  Only one rank of a tensor-parallel target records."""
 
     def __init__(self, settings: RecordSettings, device: torch.device, flush_s: float = FLUSH_S) -> None:
-        self.folder, self.limit = Path(settings.folder).expanduser(), settings.limit_mb * MB
+        self.folder, self.limit = settings.make_folder(), settings.limit_mb * MB
         self.device, self.flush_s = torch.device(device), flush_s
-        try:
-            self.folder.mkdir(0o700, parents=True, exist_ok=True)  # others must not read what clients ask
-            self.written = sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
-        except OSError as error:
-            raise ConfigError(
-                f"record={settings.folder} cannot be used ({error.strerror}); give another folder"
-            ) from error
+        self.written = sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
         self.run, self.num_answers, self.num_shards = f"{int(time.time()):x}-{secrets.token_hex(2)}", 0, 0
         self.is_recording = True
         self.names: set[str] = set()  # requests that are recorded, as the engine knows them

@@ -36,7 +36,11 @@ USED: dict[str, tuple[str, ...]] = {
     "vllm.config.load": ("LoadConfig.load_format",),
     "vllm.compilation.backends": ("set_model_tag",),
     "vllm.model_executor.model_loader": ("get_model(vllm_config, model_config, load_config)",),
-    "vllm.config.vllm": ("VllmConfig.additional_config",),
+    "vllm.config.vllm": (
+        "VllmConfig.additional_config",
+        "VllmConfig.speculative_config",
+        "VllmConfig.use_v2_model_runner",
+    ),
     "vllm.config.parallel": ("ParallelConfig.data_parallel_size",),
     "vllm.config.compilation": ("CUDAGraphMode",),
     "vllm.config.speculative": (

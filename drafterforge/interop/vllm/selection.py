@@ -37,10 +37,15 @@ class PoolSelection:
         self.hybrids = Hybrids(num_stacked, num_arms, num_slots + 1, device) if num_arms > num_stacked else None
         folder = metrics_folder()
         self.meter = PoolMeter(serving.arms(num_arms), device, folder) if folder else None
-        self.ended = time.perf_counter()  # when the last selection ended
+        self.ended: float | None = None  # when the last selection ended; None: no cycle has begun
 
-    def begin(self, slots: Tensor, num_prompt_tokens: Tensor, hints: Tensor) -> None:
-        """Start requests in slots [B], blank.  num_prompt_tokens: [B].  hints: see `hints`, [B, N]."""
+    def begin(self, slots: Tensor, num_prompt_tokens: Tensor, hints: Tensor, after_idle: bool = False) -> None:
+        """Start requests in slots [B], blank.
+
+        num_prompt_tokens: [B].  hints: see `hints`, [B, N].  after_idle: whether none ran until now, so that the time
+        since the last selection is no cycle's.
+        """
+        self.ended = None if after_idle else self.ended
         self.guesses.begin(slots, num_prompt_tokens)
         self.prompts.index_copy_(0, slots, num_prompt_tokens)
         self.selector.begin(slots)
@@ -126,5 +131,5 @@ class PoolSelection:
         now = time.perf_counter()
         weights = self.selector.probs(slots).mean(dim=0)
         switched = (before >= 0) & (choice != before)
-        cycle_s, self.ended = now - self.ended, now
+        cycle_s, self.ended = now - (began if self.ended is None else self.ended), now
         self.meter.cycle(before, (counts - 1).clamp(min=0), depths, switched, weights, now - began, cycle_s)

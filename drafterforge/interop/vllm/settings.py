@@ -6,18 +6,19 @@ vllm serve ... --additional-config '{"drafterforge": {"selector": "ucb1"}}'
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ConfigError, quote
 from drafterforge.interop.vllm.capture import RecordSettings
 from drafterforge.interop.vllm.pool_folder import PoolFolder
 from drafterforge.router.router import Router
-from drafterforge.selectors import advised, takes_advice
-from drafterforge.selectors.batched import BatchedSelector, batched_selector
+from drafterforge.selectors import advised, check_options, takes_advice
+from drafterforge.selectors.batched import BatchedSelector, batched_names, batched_selector
 from drafterforge.selectors.naming import require_name
 
 KEY = "drafterforge"  # in vLLM's additional_config
@@ -76,21 +77,14 @@ class PoolServing:
     def open(pool: PoolFolder, values: Any, source: str = SOURCE) -> PoolServing:
         """The settings of a pool's server.  values: see `ServingSettings.of`.  ConfigError where they do not fit it."""
         settings = ServingSettings.of(values, source)
-        defaults = pool.record.defaults
-        selector, options = settings.selector or defaults.selector_name, settings.options
-        if settings.drafter:
-            require_name(settings.drafter, [*pool.stacked, *pool.lookups], "drafter")
-            if settings.selector:
-                raise ConfigError(f"drafter={settings.drafter} leaves nothing to select; leave out selector")
-            selector, options = "static", {"drafter": settings.drafter}
-        elif not settings.selector and not options:
-            options = dict(defaults.options)
-        router = pool.router() if takes_advice(selector) else None
+        selector, options = selection_of(pool, settings, source)
+        check_options(selector, options)
+        carry = options.pop("carry", False) or settings.carry
+        router = advisor(pool) if takes_advice(selector) else None
         options = advised(selector, options) if router else options
-        carry, adaptive = settings.carry, settings.adaptive
         record = RecordSettings(settings.record, settings.record_limit_mb) if settings.record else None
         arms = pool.stacked, pool.lookups, settings.drafter
-        return PoolServing(*arms, selector, options, carry, adaptive, router, record)
+        return PoolServing(*arms, selector, options, carry, settings.adaptive, router, record)
 
     def arms(self, count: int) -> list[str]:
         """Names of the selector's arms.  count: N, or N + L where text can be looked up."""
@@ -107,3 +101,54 @@ class PoolServing:
         hint = (getattr(sampling_params, "extra_args", None) or {}).get(HINT)
         only = hint if hint in names else self.drafter
         return [name == only for name in names] if only else [True] * len(names)
+
+
+def selection_of(pool: PoolFolder, settings: ServingSettings, source: str) -> tuple[str, dict[str, Any]]:
+    """The selector and its options: the bundle's, but for what is typed.  source: see `ServingSettings.of`."""
+    defaults = pool.record.defaults
+    if settings.drafter:
+        require_name(settings.drafter, [*pool.stacked, *pool.lookups], "drafter")
+        if needless := [key for key in ("selector", "options") if getattr(settings, key)]:
+            raise ConfigError(f"drafter={settings.drafter} leaves nothing to select; leave out {needless[0]}")
+        return "static", {"drafter": settings.drafter}
+    selector = settings.selector or defaults.selector_name
+    if not settings.selector and selector not in batched_names():
+        raise ConfigError(
+            f"the bundle selects with {quote(selector)}, which cannot serve many requests at once; type "
+            + typed_settings('{"selector": "hedgespec"}', source)
+        )
+    is_default = selector == defaults.selector_name
+    return selector, {**(defaults.options if is_default else {}), **settings.options}
+
+
+def typed_settings(values: str, source: str) -> str:
+    """How a user types settings, which are JSON.  source: `SOURCE`, or an environment variable."""
+    return f"--additional-config '{{\"{KEY}\": {values}}}'" if source == SOURCE else f"{source}='{values}'"
+
+
+def advisor(pool: PoolFolder) -> Router | None:
+    """The pool's router; None if there is none that knows any of its drafters."""
+    router = pool.router()
+    with suppress(ConfigError):
+        if router is not None:
+            router.label_shares(pool.stacked)
+            return router
+    return None
+
+
+def refuse_v2_settings(vllm_config: Any) -> None:
+    """ConfigError for settings that a pool cannot have in vLLM's V2 runner."""
+    speculative, parallel = vllm_config.speculative_config, vllm_config.parallel_config
+    if speculative.draft_sample_method != "greedy":
+        raise ConfigError(
+            f"a pool drafts greedily, but draft_sample_method={speculative.draft_sample_method}; leave it out"
+        )
+    if speculative.enable_adaptive_verification:
+        raise ConfigError("a pool has no adaptive verification; type enable_adaptive_verification=false")
+    if parallel.prefill_context_parallel_size > 1:
+        raise ConfigError(
+            f"a pool cannot split prompts over {parallel.prefill_context_parallel_size} ranks;"
+            " type prefill_context_parallel_size=1"
+        )
+    if ServingSettings.of((vllm_config.additional_config or {}).get(KEY, {})).record:
+        raise ConfigError("vLLM's V2 runner cannot record traffic; leave out record, or set VLLM_USE_V2_MODEL_RUNNER=0")

@@ -30,12 +30,11 @@ from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
 
-from drafterforge.errors import ConfigError
 from drafterforge.interop.vllm.judging import newest_rows
 from drafterforge.interop.vllm.pool_folder import ARCHITECTURE
 from drafterforge.interop.vllm.requests import RequestSlots
 from drafterforge.interop.vllm.selection import PoolSelection
-from drafterforge.interop.vllm.settings import PoolServing
+from drafterforge.interop.vllm.settings import PoolServing, refuse_v2_settings
 
 
 class PoolSpeculator(EagleSpeculator):
@@ -46,10 +45,8 @@ class PoolSpeculator(EagleSpeculator):
         self.is_pool = ARCHITECTURE in (self.draft_model_config.hf_config.architectures or [])
         if not self.is_pool:
             return
-        refuse_settings(vllm_config)
+        refuse_v2_settings(vllm_config)
         serving = PoolServing.of(vllm_config)
-        if serving.record:
-            raise ConfigError("vLLM's V2 runner cannot record traffic yet; leave out record, or use its V1 runner")
         count = len(serving.stacked)  # drafters that look up text need the host
         self.hidden_size *= count
         self.hidden_states = torch.zeros((self.max_num_tokens, self.hidden_size), dtype=self.dtype, device=device)
@@ -166,7 +163,8 @@ class PoolSpeculator(EagleSpeculator):
             lengths = [added[name].prompt_len for name in begun]
             hints = self.selection.hints([added[name].sampling_params for name in begun])
             new = [self.requests.slots[name] for name in begun]
-            self.selection.begin(self._tensor(new), self._tensor(lengths), self._tensor(hints))
+            after_idle = len(begun) == len(self.requests.slots)
+            self.selection.begin(self._tensor(new), self._tensor(lengths), self._tensor(hints), after_idle)
 
     def end_requests(self, scheduler_output: Any) -> None:
         """Free the state of finished requests, on every rank in the same order."""
@@ -175,22 +173,6 @@ class PoolSpeculator(EagleSpeculator):
 
     def _tensor(self, values: list[Any]) -> Tensor:
         return async_tensor_h2d(values, device=self.device)
-
-
-def refuse_settings(vllm_config: Any) -> None:
-    """ConfigError for settings of vLLM that a pool cannot have in the V2 runner."""
-    speculative, parallel = vllm_config.speculative_config, vllm_config.parallel_config
-    if speculative.draft_sample_method != "greedy":
-        raise ConfigError(
-            f"a pool drafts greedily, but draft_sample_method={speculative.draft_sample_method}; leave it out"
-        )
-    if speculative.enable_adaptive_verification:
-        raise ConfigError("a pool has no adaptive verification; type enable_adaptive_verification=false")
-    if parallel.prefill_context_parallel_size > 1:
-        raise ConfigError(
-            f"a pool cannot split prompts over {parallel.prefill_context_parallel_size} ranks;"
-            " type prefill_context_parallel_size=1"
-        )
 
 
 def install() -> None:

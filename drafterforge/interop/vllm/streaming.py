@@ -19,8 +19,9 @@ from typing import Any
 from drafterforge.artifacts.manifest import canonical_json
 from drafterforge.config.catalogue import did_you_mean
 from drafterforge.config.commands import PrepareDataConfig
+from drafterforge.config.data import DataConfig
 from drafterforge.config.progress import bar, say
-from drafterforge.data.answering import Conversation, encode_prompts, marked_spans
+from drafterforge.data.answering import Conversation, encode_prompts, marked_spans, within_context
 from drafterforge.data.prompts import load_prompts
 from drafterforge.data.stream import (
     DONE,
@@ -36,6 +37,7 @@ from drafterforge.data.stream import (
 from drafterforge.errors import ArtifactError, ConfigError, shorten
 from drafterforge.interop.layout import TargetFacts, read_target
 from drafterforge.interop.vllm.contract import USED_STREAMING, missing_of
+from drafterforge.interop.vllm.plugin import install_command
 from drafterforge.interop.vllm.starting import ended_by_signals
 from drafterforge.targets.load import end_tokens, load_tokenizer, locate_target, longest_sequence
 
@@ -89,7 +91,7 @@ class Turn:
 
 def stream_answers(cfg: PrepareDataConfig) -> Path:
     """Answer the configured prompts with vLLM into data.stream; returns the folder once all are there."""
-    data, folder = cfg.data, Path(cfg.data.stream).expanduser().absolute()
+    folder = stream_folder(cfg)
     try:
         import vllm
     except ImportError as error:
@@ -98,19 +100,17 @@ def stream_answers(cfg: PrepareDataConfig) -> Path:
             "scripts/clients_env vllm, or see docs/vllm.md"
         ) from error
     if names := missing_of(USED_STREAMING.items()):
-        raise ConfigError(f"this vLLM cannot stream: it has no {', '.join(names)}; type pip install 'vllm>=0.32,<0.34'")
-    require_arguments(data.vllm)
-    prompts = load_prompts(data, cfg.domain, cfg.seed)
+        raise ConfigError(f"this vLLM lacks {', '.join(names)}, which data.stream= uses; type {install_command()}")
+    require_arguments(cfg.data.vllm)
+    prompts = load_prompts(cfg.data, cfg.domain, cfg.seed)
     facts = read_target(cfg.target)
+    data = within_context(cfg.data, longest_request(cfg.data, facts))
+    cfg = dataclasses.replace(cfg, data=data)
     _, target_folder = locate_target(cfg.target)
     tokenizer = load_tokenizer(target_folder)
     stop_ids = end_tokens(SimpleNamespace(config=facts.config, generation_config=generation_config(facts)), tokenizer)
-    room = longest_sequence(facts.config) - data.max_new_tokens
     conversations = [
-        conversation
-        for split in SPLITS
-        for conversation in encode_prompts(tokenizer, split, prompts, data)
-        if len(conversation.ids) <= room
+        conversation for split in SPLITS for conversation in encode_prompts(tokenizer, split, prompts, data)
     ]
     labels = {
         "target": facts.fingerprint,
@@ -136,7 +136,11 @@ def stream_answers(cfg: PrepareDataConfig) -> Path:
         with ended_by_signals():
             llm = vllm.LLM(model=str(target_folder), **(arguments | data.vllm))
     except Exception as error:
-        raise_error(folder, error)
+        message = (
+            f"vLLM did not start ({shorten(error, 200)}); its lines above say more; where memory is short, type "
+            "'data.vllm={max_model_len: 4096}'"
+        )
+        raise_error(folder, ArtifactError(message))
     try:
         answer_all(cfg, folder, llm, conversations, tokenizer, stop_ids)
     except Exception as error:
@@ -144,6 +148,17 @@ def stream_answers(cfg: PrepareDataConfig) -> Path:
     finally:
         llm.llm_engine.engine_core.shutdown()
     return folder
+
+
+def stream_folder(cfg: PrepareDataConfig) -> Path:
+    """The folder of the stream."""
+    return Path(cfg.data.stream).expanduser().absolute()
+
+
+def longest_request(data: DataConfig, facts: TargetFacts) -> int:
+    """Tokens of the longest prompt with its answer that vLLM reads."""
+    longest, limit = longest_sequence(facts.config), data.vllm.get("max_model_len")
+    return min(longest, limit) if isinstance(limit, int) and limit > 0 else longest
 
 
 def require_arguments(typed: Mapping[str, Any]) -> None:
