@@ -77,14 +77,14 @@ def test_no_spare_memory_stands_beside_large_caches(spare: SpareMemory, monkeypa
 
 def test_no_two_threads_get_the_same_memory(spare: SpareMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     spare.give(np.zeros(1000, dtype=np.uint8))
-    both, memories = threading.Barrier(2), []
+    barrier, memories = threading.Barrier(2), []
 
     class Held(list):
         """Spare buffers whose reader waits for the other thread, which can read them too only without a lock."""
 
         def __iter__(self):
             with contextlib.suppress(threading.BrokenBarrierError):
-                both.wait(0.2)
+                barrier.wait(0.2)
             return super().__iter__()
 
     spare.buffers = Held(spare.buffers)

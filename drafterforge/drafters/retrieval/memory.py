@@ -85,10 +85,10 @@ class AnswerMemory:
 
     def forget(self, before: float = math.inf) -> None:
         """Forget the answers that were last given before a time, in seconds since the epoch."""
-        kept = {key: answer for key, answer in self.answers.items() if answer.time >= before}
-        if len(kept) < len(self.answers):
+        younger = {key: answer for key, answer in self.answers.items() if answer.time >= before}
+        if len(younger) < len(self.answers):
             self._count_uses()
-            self.answers = kept
+            self.answers = younger
             self._index_all()
 
     def _index_all(self) -> None:
