@@ -36,7 +36,12 @@ PARTS = {  # name -> files below the package; a file belongs to the first part t
     "targets": ("targets/*.py",),
     "tree": ("tree/*.py",),
 }
-EQUAL: dict[str, str] = {}  # hash of a part -> hash of later code that gives the same figures
+EQUAL = {  # hash of a part -> hash of later code that gives the same figures
+    "27cc272354cd": "43c85cccb35e",  # drafters: a server's memory; small language models in batches
+    "39008d3bdcaf": "d973d126c5a4",  # kernels: spare memory among threads; the capture of CUDA graphs
+    "ff0217084b7e": "bd43e303dac1",  # runtime: a server's memory
+    "67e6ddf6998f": "1fab23b6e25b",  # targets: where answers of Phi-3 and Mixtral end
+}
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")
 CHOOSERS = ("", "none", "static", "oracle")  # selectors and schedulers that run no code of their room
 

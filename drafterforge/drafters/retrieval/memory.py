@@ -103,17 +103,13 @@ class AnswerMemory:
         self.parts = tuple(part for part in parts if part is not None)
 
     def continuations(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
-        """See `Datastore.continuations`; an occurrence weighs as much as one in the context.
-
-        Answers to one application's requests repeat each other about as often as themselves, unlike those of a
-        datastore to other requests.
-        """
+        """See `Datastore.continuations`."""
         matches: Continuations = []
         for part in self.parts:
             for length, positions in part.datastore.lookup(context, spec):
                 if length >= USE_LENGTH:
                     self.uses.append((part, positions[0]))
-                matches.append((spec.length_weight ** (length - 1), part.datastore.ahead(positions, depth)))
+                matches.append((length, part.datastore.ahead(positions, depth)))
         return longest_matches(matches, spec.max_matches)
 
     def _count_uses(self) -> None:
@@ -147,9 +143,9 @@ class RememberingDatastore:
 def longest_matches(matches: Continuations, count: int) -> Continuations:
     """At most `count` continuations, those of the longest matches first."""
     remaining: Continuations = []
-    for weight, continuations in sorted(matches, key=lambda match: -match[0]):
+    for length, continuations in sorted(matches, key=lambda match: -match[0]):
         part = continuations[:count]
         count -= len(part)
         if part:
-            remaining.append((weight, part))
+            remaining.append((length, part))
     return remaining

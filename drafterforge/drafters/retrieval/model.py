@@ -29,7 +29,7 @@ REMEDY = "train the retrieval drafter again"
 NARROW_SEPARATOR = 0xFFFF  # the separator in files with uint16 tokens
 
 Match = tuple[int, list[int]]
-Continuations = list[tuple[float, list[list[int]]]]  # of each match: the weight and the tokens of each continuation
+Continuations = list[tuple[int, list[list[int]]]]  # of each match: its length, and the tokens after each position
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,7 @@ class Datastore:
 
     def continuations(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
         """As `lookup`, with the `depth` tokens after each position; a separator marks the end of its sequence."""
-        return [
-            (spec.datastore_weight * spec.length_weight ** (length - 1), self.ahead(positions, depth))
-            for length, positions in self.lookup(context, spec)
-        ]
+        return [(length, self.ahead(positions, depth)) for length, positions in self.lookup(context, spec)]
 
     def ahead(self, positions: Iterable[int], depth: int) -> list[list[int]]:
         """The `depth` tokens after each position."""
@@ -291,6 +288,7 @@ def weighted_occurrences(
             occurrences.append((weight, ahead))
             weight *= spec.recency
     if datastore is not None:
-        for weight, continuations in datastore.continuations(text, spec, depth):
+        for length, continuations in datastore.continuations(text, spec, depth):
+            weight = spec.datastore_weight * spec.length_weight ** (length - 1)
             occurrences += [(weight, ahead) for ahead in continuations]
     return occurrences
