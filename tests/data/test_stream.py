@@ -211,8 +211,8 @@ def test_a_finished_reader_that_is_opened_again_needs_shards_only_once_it_reads(
 def test_the_numbers_of_a_server_follow_those_before(tmp_path):
     for _ in range(2):
         writer = writer_of(tmp_path)
-        for _ in range(3):
-            writer.add(-1, answer(7))
+        for number in range(3):
+            writer.add(-1, answer(number))
         writer.close(5)
     record = StreamRecord.read(tmp_path)
     assert (record.answers, record.below, record.more) == (6, 6, [])
@@ -332,13 +332,13 @@ def test_erasing_deletes_all_shards_and_what_is_pending_also_while_a_writer_runs
 def test_the_record_does_not_grow_after_answers_were_erased_before_they_were_written(tmp_path, monkeypatch):
     monkeypatch.setattr(stream, "TIDY_S", 0.01)
     writer = ring_of(tmp_path)
-    add_all(writer, [-1] * 20)
+    add_all(writer, range(20))
     writer.flush()
     writer.flush_s = 60.0
-    add_all(writer, [-1] * 3)
+    add_all(writer, range(3))
     erase_stream(tmp_path)
     writer.flush_s = 0.0
-    add_all(writer, [-1] * 20)
+    add_all(writer, range(20))
     writer.close(10)
     assert StreamRecord.read(tmp_path).answers == 40 and StreamRecord.read(tmp_path).more == []
 
