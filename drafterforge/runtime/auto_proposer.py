@@ -56,17 +56,20 @@ def reordered(tree: Tree, rows: Sequence[int]) -> Tree:
 class ChoosingReader(PromptReader):
     """Chooses by the first part of a prompt which drafter reads it, and learns how long reading takes for a token."""
 
-    def __init__(self, states: ArmStates, read_s: Mean, choose: Callable[[Tensor, Tensor], str]) -> None:
-        """choose: the name of a drafter, for a text and its features as `PromptReader.read` takes them."""
+    def __init__(self, states: ArmStates, read_s: Mean, choose: Callable[[Tensor, Tensor], RowArms]) -> None:
+        """choose: the drafters of a request, for a text and its features as `read` takes them; the incumbent reads."""
         self.states, self.read_s, self.choose = states, read_s, choose
-        self.name = ""
-        self.reader = PromptReader()  # of that drafter
+        self.name, self.num_parts = "", 0
+        self.reader = PromptReader()  # of the drafter of this name
+        self.arms: RowArms | None = None  # by the first part
 
     def read(self, text: Tensor, features: Tensor) -> None:
         """See `PromptReader`."""
-        if not self.name:
-            self.name = self.choose(text, features)
+        if self.arms is None:
+            self.arms = self.choose(text, features)
+            self.name = self.arms.incumbent
             self.reader = self.states.prompt_reader(self.name)
+        self.num_parts += 1
         began = time.perf_counter()
         self.reader.read(text, features)
         self.read_s.add((time.perf_counter() - began) / len(features))
@@ -94,9 +97,7 @@ class AutoProposer(Proposer):
         """See `Proposer`; the drafter that is expected to be the fastest reads prompts where that pays."""
         if request is not None and not self._reads_prompt(request):
             return PromptReader()
-        return ChoosingReader(
-            self.states, self.worth.arms.read_s, lambda text, features: self._arms(text, features).incumbent
-        )
+        return ChoosingReader(self.states, self.worth.arms.read_s, self._arms)
 
     def _arms(self, text: Tensor, features: Tensor) -> RowArms:
         """The drafters of a new request; the incumbent is likely the fastest.  text, features: as of `admit`."""
@@ -119,7 +120,8 @@ class AutoProposer(Proposer):
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`."""
-        arms, is_awake = self._arms(text, features), isinstance(reader, ChoosingReader)
+        is_awake = isinstance(reader, ChoosingReader)
+        arms = reader.arms if is_awake and reader.num_parts == 1 else self._arms(text, features)
         if is_awake:
             arms.incumbent = reader.name
             row_text = self.states.join_row(reader.name, reader.reader, text, features)
