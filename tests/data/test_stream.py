@@ -306,7 +306,7 @@ def test_a_ring_takes_answers_after_a_reader_has_finished_and_after_an_error(tmp
     monkeypatch.setattr(writer, "_write", lambda part: 1 / 0)
     add_all(writer, [2])
     writer.flush()
-    assert StreamRecord.read(tmp_path).error == "division by zero"
+    assert writer.record.error == "division by zero"
     monkeypatch.setattr(writer, "_write", write)
     add_all(writer, [3])
     writer.close(10)

@@ -295,7 +295,7 @@ def test_names_of_hybrids_are_distinguished_from_names_of_drafters():
 def test_two_names_open_one_drafter_and_wrong_kinds_are_one_line(target, eagle, monkeypatch):
     opened = {"general": eagle, "sql": eagle, RETRIEVAL: Retrieval()}
     monkeypatch.setattr(
-        room, "open_drafters", lambda sources, _: {source.name: opened[source.name] for source in sources}
+        room, "open_drafters", lambda sources, *_: {source.name: opened[source.name] for source in sources}
     )
 
     def source_of(name: str) -> DrafterSource:
