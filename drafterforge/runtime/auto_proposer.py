@@ -271,7 +271,7 @@ class AutoProposer(Proposer):
         """Refuse to remove the first drafter, over which gains are measured."""
         if name == self.pool.names[0]:
             raise ConfigError(
-                f"drafter {name!r} is that with which drafter=auto compares the rest; it cannot be removed"
+                f"drafter=auto compares the rest with {name!r}, so it cannot be removed"
             )
 
     def leave(self, name: str) -> None:
