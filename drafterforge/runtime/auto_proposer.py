@@ -270,9 +270,7 @@ class AutoProposer(Proposer):
     def try_leave(self, name: str) -> None:
         """Refuse to remove the first drafter, over which gains are measured."""
         if name == self.pool.names[0]:
-            raise ConfigError(
-                f"drafter=auto compares the rest with {name!r}, so it cannot be removed"
-            )
+            raise ConfigError(f"drafter=auto compares the rest with {name!r}, so it cannot be removed")
 
     def leave(self, name: str) -> None:
         """Remove a drafter; its rows go on with the first one."""
