@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -284,13 +286,12 @@ def test_the_key_is_sent_and_never_shown(chatml, prepare, monkeypatch, caplog):
 
 def test_a_server_says_when_to_come_back(chatml, prepare, monkeypatch):
     waits = []
-    real = endpoint.asyncio.sleep
 
     async def sleep(seconds):
         waits.append(seconds)
-        await real(0)
+        await asyncio.sleep(0)
 
-    monkeypatch.setattr(endpoint.asyncio, "sleep", sleep)
+    monkeypatch.setattr(endpoint, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
     monkeypatch.setattr(endpoint, "FIRST_WAIT_S", 1.0)
     client = endpoint.Endpoint("http://127.0.0.1:9/v1", concurrency=1, timeout_s=1, retries=8)
     limits = [min(2.0**attempt, 60.0) for attempt in range(9)]

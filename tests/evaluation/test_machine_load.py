@@ -29,7 +29,7 @@ def test_our_seconds_are_not_those_of_others(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_load, "PROC_STAT", stat)
     monkeypatch.setattr(machine_load, "process_seconds", lambda: ours[0])
     monkeypatch.setattr(machine_load.os, "sysconf", lambda _: 100)
-    monkeypatch.setattr(machine_load.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(machine_load, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     stat.write_text(LINE.format(user=2000))
     load = MachineLoad()
     stat.write_text(LINE.format(user=3000))  # ten busy seconds
@@ -68,7 +68,7 @@ class Engine:
 
 def test_a_process_is_one_session_however_many_timings_it_makes(monkeypatch, tmp_path):
     clock = itertools.count(1000, 60)
-    monkeypatch.setattr(timing.time, "time", lambda: next(clock))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(time=lambda: next(clock), perf_counter=time.perf_counter))
     runs = [TimingRun(4, 0, axis="context length", at=256, temperature=t) for t in (0.0, 0.7)]
     parts = [
         entry

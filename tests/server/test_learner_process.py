@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ class Machine:
 
     def __init__(self, monkeypatch, lifetime_s: float) -> None:
         self.now, self.lifetime_s, self.starts = 0.0, lifetime_s, []
-        monkeypatch.setattr(learning.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(learning, "time", SimpleNamespace(monotonic=lambda: self.now))  # other threads have theirs
         monkeypatch.setattr(learning.subprocess, "Popen", self.start)
 
     def start(self, *args, **more) -> Machine:
