@@ -9,6 +9,7 @@ CLONE is a git clone of a public repository, of which these are read:
     yizhongw/self-instruct         chat                  Apache-2.0
     teknium1/GPTeacher             chat, python, tools   MIT
     pubmedqa/pubmedqa              clinical              MIT
+    TellinaTool/nl2bash            shell                 MIT (data/bash)
 
 `--also` adds the prompts of JSONL files NAME.jsonl, lines of {"messages", "domain", "source", "licence"}, and
 `--held-out` the questions of others; `code` is called `python`, and lines of a grammar or of PubMedQA are left out.
@@ -54,6 +55,11 @@ def abstract(row: Row) -> str:
     return f"{' '.join(row['CONTEXTS'])}\n\n{row['QUESTION']} Answer from the text, and explain."
 
 
+def task(row: Row) -> str:
+    """What a command has to do."""
+    return f"{row['line']}\nAnswer with one bash command, and explain it."
+
+
 @dataclass(frozen=True)
 class Source:
     """A file of a repository."""
@@ -75,6 +81,7 @@ SOURCES = (
     Source("teknium1/GPTeacher", "Toolformer/toolformer-similarity-0.9-dataset.json", "tools", "MIT", instruction),
     Source("teknium1/GPTeacher", "Codegen/codegen-instruct.json", "python", "MIT", instruction, keep="python"),
     Source("pubmedqa/pubmedqa", "data/ori_pqal.json", "clinical", "MIT", abstract),
+    Source("TellinaTool/nl2bash", "data/bash/all.nl", "shell", "MIT", task),
 )
 
 
@@ -95,13 +102,16 @@ class Domain:
 
 
 def rows_of(source: Source, clone: Path) -> Iterator[Row]:
-    """The rows of a file in a clone's last commit: a JSON list, a JSON table, or a row a line."""
+    """The rows of a file in a clone's last commit: a JSON list, a JSON table, a row a line, or lines of text."""
     command = ["git", "-C", str(clone), "show", f"HEAD:{source.path}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError(f"{clone} has no {source.path} in its last commit; clone {source.repository} whole")
     if source.path.endswith(".jsonl"):
         yield from map(json.loads, filter(None, done.stdout.split("\n")))
+        return
+    if source.path.endswith(".nl"):
+        yield from ({"line": line} for line in filter(None, map(str.strip, done.stdout.split("\n"))))
         return
     table = json.loads(done.stdout)
     yield from table.values() if isinstance(table, dict) else table

@@ -10,7 +10,7 @@ import pytest
 
 from tests.test_scripts import SCRIPTS, import_script
 
-PUBMEDQA = "pubmedqa/pubmedqa"
+PUBMEDQA, NL2BASH = "pubmedqa/pubmedqa", "TellinaTool/nl2bash"
 
 
 @pytest.fixture
@@ -25,6 +25,8 @@ def clone(tmp_path) -> Path:
     table = {str(i): {"CONTEXTS": [f"Text {i}."], "QUESTION": f"Is it {i}?"} for i in range(125)}
     table["long"] = {"CONTEXTS": ["word " * 301], "QUESTION": "Is it long?"}
     (folder / "data" / "ori_pqal.json").write_text(json.dumps(table))
+    (folder / "data" / "bash").mkdir()
+    (folder / "data" / "bash" / "all.nl").write_text("".join(f"List {i} files. \n\n" for i in range(125)))
     git = ("git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.c")
     for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "data")):
         subprocess.run([*git, *words], check=True)
@@ -57,9 +59,16 @@ def test_prompts_of_clones_and_folders_are_no_questions(script, clone, tmp_path)
     assert {(prompt["source"], prompt["licence"]) for prompt in prompts} == {(PUBMEDQA, "MIT")}
 
 
+def test_lines_of_text_are_prompts(script, clone, tmp_path):
+    assert script.main([str(tmp_path / "out"), f"{NL2BASH}={clone}"]) == 0
+    prompts = lines(tmp_path / "out" / "prompts" / "shell.jsonl")
+    texts = {prompt["messages"][0]["content"] for prompt in prompts}
+    assert len(prompts) == 5 and all(text.startswith("List ") and "\nAnswer with" in text for text in texts)
+
+
 def test_another_repository_and_a_clone_without_the_file_are_one_line(script, clone, tmp_path, capsys):
     assert script.main([str(tmp_path / "out"), f"someone/else={clone}"]) == 2
-    assert "someone/else is not read; type one of lmarena/arena-hard-auto" in capsys.readouterr().err
+    assert "someone/else is not read; type one of TellinaTool/nl2bash" in capsys.readouterr().err
     assert script.main([str(tmp_path / "out"), f"teknium1/GPTeacher={clone}"]) == 2
     assert "clone teknium1/GPTeacher whole" in capsys.readouterr().err
     assert script.main([str(tmp_path / "out"), "--also", str(tmp_path / "nowhere")]) == 2
