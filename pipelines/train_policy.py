@@ -16,7 +16,6 @@ from drafterforge.config.progress import say
 from drafterforge.evaluation.calibration import (
     action_grid,
     latency_profile,
-    open_named_profile,
 )
 from drafterforge.evaluation.drafter_scores import scorer_of
 from drafterforge.evaluation.joint_selection import replay_joint_selection
@@ -38,6 +37,7 @@ from drafterforge.reporting.artifact import write_report
 from drafterforge.reporting.policy_verdict import beats_best_static, policy_verdict, seeds_sentence
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.targets.load import Target, load_target
+from drafterforge.training.policies import policy_grid
 from drafterforge.training.policy_artifact import refuse_other_settings, train_scheduler
 
 Config = TrainPolicyConfig
@@ -54,8 +54,9 @@ def run(cfg: Config) -> Path:
     for seed, folder in folders.items() if cfg.policy.method != "joint" else ():
         refuse_other_settings(replace(cfg, seed=seed, seeds=[]), target, folder)
     grid, references = action_grid(cfg), open_policies(cfg, target, path)
-    if cfg.latency.is_named:
-        open_named_profile(cfg, target, grid)  # a mistake in it fails before traces are recorded
+    policy_grid(cfg.policy, grid, cfg.traces.score_top_k)  # mistakes fail before traces are recorded
+    if cfg.latency.is_named or artifact_dir(cfg.runs_dir, target.name, "latency", cfg.drafter).is_dir():
+        latency_profile(cfg, target, grid)
     traces_dir, traces = record_traces(cfg, target)
     grid.check(traces.spec.top_ks, traces.spec.depth, str(traces_dir))
     traces = traces.with_texts(target.backbone.embedding)
@@ -95,7 +96,8 @@ def run_router(cfg: Config, target: Target, path: Path) -> Path:
     rows = train_router(target, domains, path, cfg.router, cfg.seed, scorer=scorer, overwrite=overwrite)
     if rows:
         console.print_router(rows)
-        say(f"router: {rows[0]['accuracy']:.1%} of {rows[0]['num_prompts']} held-out prompts as written, {path}")
+        first = rows[0]
+        say(f"router: {first['accuracy']:.1%} of {first['num_prompts']} held-out prompts reach their domain, {path}")
     typed = f"drafter=pool pool.selector=router pool.router={path.name}{target_flags(cfg)}"
     print(f'next: drafterforge generate {typed} prompt="..."')
     return path

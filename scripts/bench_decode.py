@@ -299,7 +299,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="PATH", help="also write the report here")
     args = parser.parse_args()
     if args.quick:
-        args.prompts, args.max_new_tokens, args.invariant_prompts = 4, 12, min(args.invariant_prompts, 2)
+        args.prompts, args.max_new_tokens, args.invariant_prompts = 2, 8, min(args.invariant_prompts, 1)
     folder = None if args.drafter is None else Path(args.drafter.removeprefix("drafter="))
     if args.busy:
         report = measure_busy(folder, args.dtype, args.prompts, args.max_new_tokens, args.setting)

@@ -26,9 +26,11 @@ from drafterforge.artifacts.atomic import (
     write_bytes_atomic,
 )
 from drafterforge.artifacts.manifest import MANIFEST, Manifest, first_difference, plain_json
+from drafterforge.config.hints import command_for, command_for_router
 from drafterforge.config.renamed import with_present_keys
 from drafterforge.errors import ArtifactError, quote, shorten
 
+SHIPPED = Path(__file__).parent.parent / "shipped"  # artifacts of the embedded target, part of the package
 COMMANDS = {  # that make each kind of artifact
     "answers": "prepare-data",
     "features": "prepare-data",
@@ -207,20 +209,49 @@ def _read_complete(path: Path, kind: str, verify: bool) -> Manifest:
     if not (path / MANIFEST).is_file():
         raise ArtifactError(f"{path} is not a drafterforge artifact: it has no {MANIFEST}; {make_hint}")
     manifest = Manifest.read(path)
-    command = COMMANDS.get(manifest.kind)
-    remake_hint = f"type `drafterforge {command} overwrite=true`" if command else "make it again"
+    hint = remake_hint(path, manifest)
     for name, entry in manifest.files.items():
         file = path / name
         if not os.path.isfile(file):  # also for a name that is too long
-            raise ArtifactError(f"{path}/{shorten(name, 200)} is missing; {remake_hint}")
+            raise ArtifactError(f"{path}/{shorten(name, 200)} is missing; {hint}")
         size = file.stat().st_size
         if size != entry["bytes"]:
-            raise ArtifactError(f"{file} has {size} bytes, but {entry['bytes']} were written; {remake_hint}")
+            raise ArtifactError(f"{file} has {size} bytes, but {entry['bytes']} were written; {hint}")
         if verify and (sha256 := file_sha256(file)) != entry["sha256"]:
             raise ArtifactError(
-                f"{file} is damaged: its sha256 is {sha256}, but {shorten(entry['sha256'])} was written; {remake_hint}"
+                f"{file} is damaged: its sha256 is {sha256}, but {shorten(entry['sha256'])} was written; {hint}"
             )
     return manifest
+
+
+def remake_hint(path: Path, manifest: Manifest | None = None) -> str:
+    """What to type to make the damaged artifact at `path` again.  manifest: None reads it."""
+    if SHIPPED in path.absolute().parents:
+        return "install drafterforge again"
+    try:
+        manifest = manifest or Manifest.read(path)
+    except ArtifactError:
+        return "make it again with overwrite=true"
+    return f"type `{_command_of(manifest)} overwrite=true`"
+
+
+def _command_of(manifest: Manifest) -> str:
+    """The command that makes an artifact like this one; its other settings must be typed too."""
+    name, config = shorten(manifest.name), manifest.config
+    domain = config.get("domain", "")
+    domain = shorten(domain.get("name") if isinstance(domain, dict) else domain)
+    policy = config.get("policy")
+    method = shorten((policy.get("name") or policy.get("method")) if isinstance(policy, dict) else "")
+    if manifest.kind == "drafters":
+        return command_for(name, domain or "DOMAIN")
+    if manifest.kind in ("answers", "features"):
+        return f"drafterforge prepare-data domain={domain or 'DOMAIN'} name={name}"
+    if manifest.kind == "policies" and method:
+        named = "" if name == method else f" name={name}"
+        return command_for_router(name) if method == "router" else f"drafterforge train-policy policy={method}{named}"
+    if manifest.kind == "latency":
+        return f"drafterforge calibrate drafter={name}"
+    return f"drafterforge {COMMANDS.get(manifest.kind, 'inspect PATH')}"
 
 
 def hash_files(folder: Path) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from drafterforge.artifacts.folder import restore_interrupted
+from drafterforge.artifacts.folder import SHIPPED, restore_interrupted
 from drafterforge.artifacts.manifest import MANIFEST
 from drafterforge.config.catalogue import did_you_mean
 from drafterforge.config.commands import InspectConfig
@@ -16,7 +16,6 @@ from drafterforge.errors import ArtifactError, quote
 BUNDLE = "bundle.json"  # the file that makes a folder a bundle
 MAX_NAMES = 12  # names that an error lists
 MAX_NAME_BYTES = 200  # names of temporary folders add some 30 bytes, and file systems allow 255
-SHIPPED = Path(__file__).parent.parent / "shipped"  # artifacts of the embedded target, part of the package
 
 
 def is_folder_name(text: str) -> bool:

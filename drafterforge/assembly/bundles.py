@@ -81,6 +81,7 @@ def open_bundle(
         single = drafter not in (AUTO, POOL)
         for name in parts_of(([drafter] if drafter else []) if single else defaults.drafters):
             drafter_source(folder, record, name)  # report a wrong name before the target is loaded
+        pool = pool_config(record, selector, scheduler)
         if not isinstance(target, Target):
             target = load_target(target_config(record.target, target, device, dtype))
         check_target(record.target, target, folder)
@@ -90,20 +91,26 @@ def open_bundle(
             return build_engine(source, drafter, PoolConfig(), runtime, max_batch)
         if drafter == AUTO and selector is scheduler is None and defaults.automatic:
             return auto_engine(source, runtime, max_batch, carry)[0]
-        pool = pool_config(defaults, selector, scheduler)
         return build_engine(source, POOL, pool, runtime, max_batch, seed=None)
 
 
-def pool_config(defaults: Defaults, selector: str | None, scheduler: str | None) -> PoolConfig:
+def pool_config(record: BundleRecord, selector: str | None, scheduler: str | None) -> PoolConfig:
     """The bundle's pool; a selector or scheduler that is not None replaces the default."""
+    defaults = record.defaults
     use_default = selector in (None, defaults.selector_name)
     selector = defaults.selector_name if use_default else selector
+    router = defaults.router if takes_advice(selector) else ""
+    if selector == "router" and not router:
+        routers = [part.name for part in record.parts if part.kind == "router"]
+        if not routers:
+            raise ConfigError("the bundle has no router for selector=router; type pool.selector=hedgespec")
+        router = routers[0]
     return PoolConfig(
         drafters=list(defaults.drafters),
         selector=selector,
         options=dict(defaults.options) if use_default else {},
         scheduler=defaults.scheduler if scheduler is None else scheduler,
-        router=defaults.router if takes_advice(selector) else "",
+        router=router,
     )
 
 

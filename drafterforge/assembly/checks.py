@@ -53,16 +53,21 @@ def require_no_bundle(folder: Path, overwrite: bool) -> None:
 def check_selector(cfg: PoolConfig) -> None:
     """ConfigError for an unknown selector or option, or for a router that the selector does not use; loads nothing."""
     check_options(cfg.selector_name, cfg.options)
-    if cfg.selector_name == "oracle":
-        raise ConfigError(
-            "selector=oracle needs to know the best drafter in advance, which only eval measures; type hedgespec"
-        )
+    require_no_oracle(cfg)
     if "levels" in cfg.options:
         raise ConfigError("levels follows from the depth of the pool's trees; leave it out of pool.options")
     if cfg.router:
         advised(cfg.selector_name, cfg.options)
     elif cfg.selector_name == "router":
         raise ConfigError("selector=router needs pool.router=NAME; type `drafterforge train-policy policy=router`")
+
+
+def require_no_oracle(cfg: PoolConfig) -> None:
+    """ConfigError for a selector that only evaluations can have."""
+    if cfg.selector_name == "oracle":
+        raise ConfigError(
+            "selector=oracle needs to know the best drafter in advance, which only eval measures; type hedgespec"
+        )
 
 
 def check_single_drafter(cfg: PoolConfig, drafter: str) -> None:
@@ -137,6 +142,7 @@ def check_bundle_settings(cfg: GenerateConfig | ServeConfig) -> None:
             "leave one of them out"
         )
     check_options(pool.selector_name, ())
+    require_no_oracle(pool)
 
 
 def check_bundle_drafter(bundle: str | Path, drafter: str) -> None:

@@ -23,7 +23,11 @@ def default_drafters(source: PoolSource) -> list[str]:
     alone and small language models were not timed on targets without our drafters.
     """
     on_cpu, named, unproven = source.target.device.type == "cpu", source.named(), source.unproven()
-    summaries = [drafter for drafter in source.summaries() if not named or drafter.name in parts_of(named)]
+    summaries = [
+        drafter
+        for drafter in source.summaries()
+        if JOINT not in drafter.name and (not named or drafter.name in parts_of(named))
+    ]
     ranked = sorted(summaries, key=lambda drafter: (drafter.domain != GENERAL, drafter.name != GENERAL))
     neural = [drafter for drafter in ranked if kind_named(drafter.kind).scheduled]
     order = [drafter.name for drafter in neural]

@@ -19,6 +19,7 @@ from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import say
 from drafterforge.config.serving import GenerateConfig, ServeConfig
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
 from drafterforge.targets.load import Target, load_target, target_name
 
 
@@ -74,5 +75,6 @@ def open_named_bundle(cfg: GenerateConfig | ServeConfig, max_batch: int) -> tupl
     )
     record = read_record(folder)
     if cfg.drafter == AUTO and not (pool.scheduler or pool.selector) and record.defaults.automatic:
-        say_choice(default_drafters(BundleFolder(folder, record, engine.target)), engine.target)
+        names = default_drafters(BundleFolder(folder, record, engine.target))
+        say_choice(names if isinstance(engine.drafter, Pool) else names[:1], engine.target)
     return engine, record.name

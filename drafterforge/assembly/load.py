@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from drafterforge.artifacts.bundles import find_bundle, is_name
@@ -56,6 +57,8 @@ def load(
     warn_if_too_late()
     pool, runtime, drafter = pool or PoolConfig(), runtime or RuntimeConfig(), str(drafter or "")
     check_engine(drafter, pool, runtime)
+    if isinstance(target, TargetConfig) and target.source == "hf" and target.name == TargetConfig.name:
+        target = replace(target, name="")  # the default is the name of the embedded target
     if not isinstance(target, Target):
         target = load_target(target if isinstance(target, TargetConfig) else named_target(str(target), device, dtype))
     runs_dir = os.path.expanduser(runs_dir)

@@ -13,7 +13,7 @@ from drafterforge.artifacts.bundles import is_name
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.learned import learned_drafters
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
-from drafterforge.artifacts.manifest import Manifest
+from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.build import advisor
 from drafterforge.assembly.bundles import open_bundle, tokenizer_sha256
 from drafterforge.assembly.checks import check_selector, require_no_bundle
@@ -23,9 +23,10 @@ from drafterforge.assembly.runs import RunsFolder
 from drafterforge.bundle.record import COSTS, BundleRecord, Defaults, DrafterEntry, PartEntry, TargetReference
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
-from drafterforge.config.names import POOL, parse_hybrid
+from drafterforge.config.names import POOL, parse_hybrid, parts_of
 from drafterforge.config.progress import say
 from drafterforge.drafters.base import DrafterSource
+from drafterforge.errors import ConfigError
 from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.verify_costs import measured_costs, verify_costs
 from drafterforge.targets.load import Target, load_target
@@ -41,11 +42,19 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
     require_no_bundle(folder, cfg.overwrite)
     check_selector(cfg.pool)
     check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name)
+    for name in parts_of(cfg.pool.drafters):
+        typed = Path(name).expanduser()
+        if typed.is_dir() and not (typed / MANIFEST).is_file():
+            raise ConfigError(f"a bundle packs trained or imported drafters; {name} has no {MANIFEST}; leave it out")
     target = load_target(cfg.target)
     runs = RunsFolder(cfg.runs_dir, target)
     build_pool(cfg.pool, cfg.runtime, runs)  # fails now if the pool cannot decode
     contents, names = BundleContents(), []
-    for name_or_path in packed_names(cfg, runs):
+    packed = packed_names(cfg, runs)
+    for part in parts_of(packed):
+        if (files := runs.drafter(part).folder) is not None:
+            contents.named[Path(part).name] = Manifest.read(files).digest
+    for name_or_path in packed:
         names.append(name_or_path if parse_hybrid(name_or_path) else Path(name_or_path).name)
         for part in parse_hybrid(name_or_path) or (name_or_path,):
             add_drafter(cfg, target, contents, dataclasses.replace(runs.drafter(part), name=Path(part).name))
@@ -101,8 +110,8 @@ def packed_names(cfg: ExportConfig, runs: RunsFolder) -> list[str]:
     learned = set() if cfg.pool.drafters else learned_drafters(cfg.runs_dir, runs.target.name)
     if left_out := [name for name in names if learned & {*(parse_hybrid(name) or (name,))}]:
         say(
-            f"left out, as the traffic of a server has taught them: {', '.join(left_out)}; `drafterforge learn export` "
-            "packs them"
+            f"left out, because they learned from the traffic of a server: {', '.join(left_out)}; `drafterforge learn "
+            "export` packs them"
         )
     return [name for name in names if name not in left_out]
 
@@ -116,6 +125,7 @@ class BundleContents:
     files: dict[str, Path] = field(default_factory=dict)  # path in the bundle -> file to copy
     created: list[str] = field(default_factory=list)  # dates of the artifacts
     digests: set[str] = field(default_factory=set)  # of the artifacts' manifests
+    named: dict[str, str] = field(default_factory=dict)  # name of a drafter of the pool -> digest of its manifest
 
     @property
     def licences(self) -> list[str]:
@@ -158,7 +168,10 @@ def add_drafter(cfg: ExportConfig, target: Target, contents: BundleContents, sou
         return
     base = ""
     if source.base is not None:
-        base = Manifest.read(source.base).name
+        generalist = Manifest.read(source.base)
+        base, digest = generalist.name, generalist.digest
+        if contents.named.get(base, digest) != digest:  # the pool has another drafter of this name
+            base = f"{base}-{digest[:8]}"
         add_drafter(cfg, target, contents, DrafterSource(base, source.kind, source.base))
     manifest = Manifest.read(source.folder)
     path = f"drafters/{source.name}"

@@ -49,8 +49,8 @@ def report_unproven(source: PoolSource) -> None:
     """Print one line about the drafters that the default pool leaves out."""
     if names := source.unproven():
         say(
-            f"the pool leaves out {', '.join(names)}: validation did not show that they beat the drafter that they "
-            f"were trained from, or the generalist, or it had fewer than {MIN_VAL_PROMPTS} prompts; "
+            f"the pool leaves out {', '.join(names)}: on at least {MIN_VAL_PROMPTS} prompts of validation they must "
+            "beat the generalist and the drafter that they were trained from; "
             "type pool.drafters=[NAME,...] to include them"
         )
 

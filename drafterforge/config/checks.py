@@ -56,4 +56,4 @@ def require_seeds(seed: int, further: Sequence[int]) -> None:
 def require_drafter_name(key: str, name: str) -> None:
     """Refuse a drafter's name that means something else where drafters are named."""
     require(name not in RESERVED, f"{key}={name} is reserved for {RESERVED.get(name)}; type name=OTHER")
-    require(name.count(JOINT) != 1, f"{key}={name} is that of a hybrid drafter; type a name without {JOINT}")
+    require(JOINT not in name, f"{key}={name} has a {JOINT}, which joins the names of hybrids; leave it out")

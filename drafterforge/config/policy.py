@@ -48,7 +48,7 @@ class PPOPolicyConfig(NetworkPolicyConfig):
     """A policy that PPO trains on replayed cycles."""
 
     objective: str = setting(
-        "average", "reward; average: tokens - rho x seconds | the papers' throughput | accept_length | time"
+        "average", "reward; average: tokens per second in the long run | the papers' throughput | accept_length | time"
     )
     critic: list[int] = setting([128, 128], "sizes of the hidden layers of the critic")
     total_cycles: int = setting(400000, "replayed cycles of the training")

@@ -41,7 +41,7 @@ class TracesConfig:
     num_test: int = setting(80, "answers to measure policies on, from further tasks")
     max_new_tokens: int = setting(128, "length limit of an answer, in tokens")
     temperature: float = setting(0.0, "sampling temperature of the answers, recorded and decoded live; 0: greedy")
-    score_top_k: int = setting(4, "top_k of the trees whose candidate scores are recorded, for policy=ltd")
+    score_top_k: int = setting(4, "top_k of the trees that policy=marginal and ltd choose from")
     batch_size: int = setting(8, "answers decoded together")
     shard_size: int = setting(16, "answers per resumable shard")
     max_gb: float = setting(8.0, "largest size on disk, in GB, estimated before anything is recorded")

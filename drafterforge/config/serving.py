@@ -34,7 +34,7 @@ class GenerateConfig:
         "name, folder, .tar or hub id of a bundle; drafter= then names one of its drafters, auto: its pool",
         input="bundles",
     )
-    prompt: str = setting("", "prompt, used verbatim; empty: read from standard input")
+    prompt: str = setting("", "message of the user to answer; empty: read from standard input")
     max_new_tokens: int = setting(256, "length limit of the answer, in tokens")
     temperature: float = setting(0.0, "sampling temperature; 0: always the most probable token")
     top_k: int = setting(0, "sample among the k most probable tokens; 0: all")

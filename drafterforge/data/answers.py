@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.folder import open_artifact, remake_hint
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.errors import ArtifactError, shorten
 
@@ -97,7 +97,7 @@ def read_shard(path: Path) -> pa.Table:
 
 
 def _damaged(path: Path, reason: str) -> ArtifactError:
-    return ArtifactError(f"{path} is damaged ({reason}); type `drafterforge prepare-data overwrite=true`")
+    return ArtifactError(f"{path} is damaged ({reason}); {remake_hint(path.parent)}")
 
 
 class Rows(Sequence[Answer]):

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import atomic_file, link_or_copy, save_json_atomic
-from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.folder import open_artifact, remake_hint
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.artifacts.run import ArtifactRun, NamedTarget, artifact_run
@@ -216,7 +216,7 @@ def _open_shard(path: Path, tokens: int, num_taps: int) -> dict[str, Any]:
 
 
 def _damaged(path: Path, reason: str) -> ArtifactError:
-    return ArtifactError(f"{path} is damaged ({reason}); type `drafterforge prepare-data overwrite=true`")
+    return ArtifactError(f"{path} is damaged ({reason}); {remake_hint(path.parent)}")
 
 
 def _is_intact(path: Path, tokens: int) -> bool:

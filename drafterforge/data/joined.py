@@ -97,7 +97,7 @@ class JoinedAnswers:
         if emitted.size and emitted.max() >= vocab_size:
             raise ArtifactError(
                 f"{self.where} has token id {emitted.max()}, but the target has {vocab_size} "
-                "ids; type `drafterforge prepare-data overwrite=true`"
+                "ids; type the `prepare-data` command that made it, with overwrite=true"
             )
         return np.bincount(emitted, minlength=vocab_size).astype(np.int64)
 

@@ -39,15 +39,20 @@ class Arm:
 
 
 def portfolio(traces: Traces, grid: ActionGrid, profile: LatencyProfile, count: int) -> list[Arm]:
-    """Arms chosen greedily, so that the best of them for each answer takes the fewest seconds in total."""
+    """Arms chosen greedily, so that the best of them for each answer takes the fewest seconds in total.
+
+    Fewer than `count` if no further arm is the fastest for an answer.
+    """
     arms = [Arm(drafter, shape) for drafter in traces.spec.drafters for shape in grid.shapes]
     seconds = play_static(_table(traces, grid, profile, arms))
     best, portfolio = np.full(len(seconds), np.inf), []
     for _ in range(min(count, len(arms))):
         arm = int(np.minimum(seconds, best[:, None]).sum(axis=0).argmin())
+        if not (seconds[:, arm] < best).any():
+            break
         best = np.minimum(best, seconds[:, arm])
         portfolio.append(arms[arm])
-    return list(dict.fromkeys(portfolio))
+    return portfolio
 
 
 class ExactRounds(FullInformation):
@@ -84,7 +89,7 @@ class JointAnswers:
         for number, (tokens, begin) in enumerate(zip(traces.tokens, traces.begins, strict=True)):
             rows = slice(traces.starts[number], traces.starts[number + 1])
             outcomes = CycleOutcomes(*(column[rows].T.astype(np.int64) for column in columns))
-            accepted = np.zeros((len(arms), len(tokens)))  # unused: losses are exact
+            accepted = np.ones((len(arms), len(tokens)))  # a round waits for its deepest arm; losses are exact
             counterfactuals.append(Counterfactual(names, levels, int(begin), len(tokens), [outcomes], accepted))
         return JointAnswers(list(arms), table, counterfactuals)
 

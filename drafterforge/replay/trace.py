@@ -27,7 +27,7 @@ from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.errors import ArtifactError, ConfigError, shorten
 from drafterforge.replay.counterfactual import CycleOutcomes
-from drafterforge.schedulers.actions import ActionGrid
+from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid
 from drafterforge.schedulers.observation import CHILDREN, pool_size, text_state
 
 PER_ROOT = ("features", "margins", "ranks", "scores", "children", "log_q")
@@ -170,7 +170,8 @@ class Traces:
 
     def accept_lengths(self, grid: ActionGrid, drafter: int) -> np.ndarray:
         """Accept length of each action at each root, cut at the end of the answer, [R, A]."""
-        grid.check(self.spec.top_ks, self.spec.depth, "the trace")
+        if grid.shapes != (NO_DRAFT,):
+            grid.check(self.spec.top_ks, self.spec.depth, "the trace")
         ranks, lengths = self.rows["ranks"][drafter], np.ones((self.num_roots, len(grid)), dtype=np.uint8)
         for action, (num_tokens, depth, top_k) in enumerate(grid.table):
             if num_tokens > 1:

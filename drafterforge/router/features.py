@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from drafterforge.errors import ArtifactError, shorten
 POOLING = 1  # version of `prompt_features`, raised when its values change
 MAX_TEXT_TOKENS = 512  # most tokens that an encoder reads
 _EPS = 1e-6
-_MARK = "REQUEST"
+_MARKS = ("REQUEST", "ANSWER", "FURTHER")
 
 
 def prompt_features(features: Tensor, hidden_size: int) -> Tensor:
@@ -42,20 +43,41 @@ def request_text(messages: Sequence[dict[str, str]]) -> str:
 
 
 def request_of(tokenizer: Any, tokens: Sequence[int]) -> str:
-    """The text that an encoder reads of a prompt's token ids: their text without the chat template around a message.
+    """The text that an encoder reads of a prompt's token ids: the user's messages, as `request_text` has them.
 
-    In a conversation of several turns the earlier answers stay in the text.
+    A prompt without a chat template is read as it is, without special tokens.
     """
-    text, frame = (
-        tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
-        for ids in (tokens, prompt_ids(tokenizer, [{"role": "user", "content": _MARK}]))
-    )
-    before, _, after = frame.partition(_MARK)
-    if text.startswith(before) and text.endswith(after) and len(text) >= len(before) + len(after):
-        text = text[len(before) : len(text) - len(after)]
+    text = tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
+    begin, end = _user_frame(tokenizer)
+    if begin and end and begin in text:
+        parts = [part.partition(end)[0] for part in text.split(begin)[1:]]
+        text = "\n".join(part.strip() for part in parts)
     for special in tokenizer.all_special_tokens:
         text = text.replace(str(special), "\n")
     return text.strip()
+
+
+def _user_frame(tokenizer: Any) -> tuple[str, str]:
+    """What a chat template writes before and after every message of the user.
+
+    What comes only before the first one, such as a system message or the date, is no part of it.
+    """
+    first, answer, second = _MARKS
+    talk = [
+        {"role": "user", "content": first},
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": second},
+    ]
+    text = tokenizer.decode(prompt_ids(tokenizer, talk), clean_up_tokenization_spaces=False)
+    before, _, rest = text.partition(first)
+    inside, _, rest = rest.partition(answer)
+    between, _, after = rest.partition(second)
+    return _shared_start(before[::-1], between[::-1])[::-1], _shared_start(inside, after)
+
+
+def _shared_start(first: str, second: str) -> str:
+    """The longest text that both begin with."""
+    return "".join(letter for letter, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 class TextEncoder:

@@ -151,7 +151,9 @@ class Engine:
                 batch.cycle(self.shape)
         if self.target.tokenizer is not None and not stop:
             for answer in answers:
-                answer.text = self.target.tokenizer.decode(answer.tokens, skip_special_tokens=True)
+                answer.text = self.target.tokenizer.decode(
+                    answer.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+                )
         return answers
 
     def stream(
@@ -225,9 +227,17 @@ class Engine:
         for batch in self.batches:
             batch.try_join(name, drafter, cost)  # refuses before anything changes
         pool.add(name, drafter, cost)
-        with torch.inference_mode():
-            for batch in self.batches:
-                batch.add_drafter(name, drafter, cost)
+        joined = []
+        try:
+            with torch.inference_mode():
+                for batch in self.batches:
+                    batch.add_drafter(name, drafter, cost)
+                    joined.append(batch)
+        except Exception:  # such as a lack of memory for the features of running texts
+            pool.remove(name)
+            for batch in joined:
+                batch.remove_drafter(name)
+            raise
 
     def remove_drafter(self, name: str) -> None:
         """Remove a drafter from the pool and from running requests."""

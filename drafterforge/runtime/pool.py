@@ -93,6 +93,16 @@ class Pool:
                 return selector
         return self._new_selector(self.names, levels, self.options)
 
+    def _change_idle(self, change: Callable[[Selector], None]) -> None:
+        """Change the idle selectors as the pool changes, so that they carry on; those that refuse are dropped."""
+        for selector in [*self.idle]:
+            try:
+                if list(selector.drafters) != self.names:
+                    raise ConfigError("another pool")
+                change(selector)
+            except ConfigError:
+                self.idle.remove(selector)
+
     def _new_selector(self, names: Sequence[str], levels: Sequence[int], options: Mapping[str, object]) -> Selector:
         if callable(self.choose):
             return self.choose(list(names), list(levels))
@@ -101,6 +111,7 @@ class Pool:
     def add(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
         """Add a drafter, last in the order.  cost: seconds of its cycles, if the selector was given costs."""
         self.options = self.options_with(name, cost)
+        self._change_idle(lambda selector: selector.add_drafter(name, cost))
         self.drafters[name] = drafter
 
     def options_with(self, name: str, cost: float | None) -> dict[str, object]:
@@ -125,6 +136,8 @@ class Pool:
     def remove(self, name: str) -> None:
         """Remove a drafter."""
         self.options = self.options_without(name)
+        number = self.names.index(name)
+        self._change_idle(lambda selector: selector.remove_drafter(number))
         del self.drafters[name]
         self.shapes.pop(name, None)
         self.stacks = {names: stack for names, stack in self.stacks.items() if name not in names}

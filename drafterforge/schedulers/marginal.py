@@ -57,10 +57,18 @@ class MarginalPolicy(GrowingPolicy):
         return kernels_of(scores).worth(scores, self.count, self.prices)
 
 
+def require_scored(grid: ActionGrid, score_top_k: int) -> None:
+    """ConfigError if a grid lacks the width of the trees whose scores are recorded."""
+    if score_top_k not in grid.top_ks:
+        raise ConfigError(
+            f"traces record the scores of top_k={score_top_k}, which the grid {quote(grid.name)} lacks; "
+            f"type traces.score_top_k={grid.top_ks[0]} traces.name=OTHER"
+        )
+
+
 def marginal_grid(grid: ActionGrid, score_top_k: int, max_depth: int) -> ActionGrid:
     """The shapes that a `MarginalPolicy` can choose: one width, every depth, sizes in finer steps than the grid's."""
-    if score_top_k not in grid.top_ks:
-        raise ConfigError(f"traces record the scores of top_k={score_top_k}, which the grid {quote(grid.name)} lacks")
+    require_scored(grid, score_top_k)
     largest, depth = max(grid.num_tokens), min(max_depth, max(grid.depths))
     steps = [*range(2, FINE + 1), *range(FINE + 2, COARSE + 1, 2), *range(COARSE + 4, largest + 1, 4)]
     sizes = tuple(count for count in steps if count <= largest)

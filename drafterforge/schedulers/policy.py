@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.folder import remake_hint
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.errors import ArtifactError, ConfigError, quote, shorten
 from drafterforge.schedulers.actions import ActionGrid
@@ -99,9 +100,7 @@ def load_policy(folder: Path | str, seed: int = 0) -> Scheduler:
             return MarginalPolicy(spec, tensors["seconds"])
         return LTDPolicy(spec, nets.get("depth"), nets.get("size"))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, SafetensorError, ConfigError) as error:
-        raise ArtifactError(
-            f"{folder} holds no usable policy: {shorten(error, 200)}; type `drafterforge train-policy overwrite=true`"
-        ) from error
+        raise ArtifactError(f"{folder} holds no usable policy: {shorten(error, 200)}; {remake_hint(folder)}") from error
 
 
 def _check_spec(spec: PolicySpec, path: Path) -> None:
@@ -154,7 +153,7 @@ def check_observations(
         if policy.net.observation_size != num_values:
             raise ArtifactError(
                 f"{folder / DESCRIPTION}: parts is {', '.join(policy.spec.parts)}, which is {num_values} numbers, "
-                f"but the network reads {policy.net.observation_size}; type `drafterforge train-policy overwrite=true`"
+                f"but the network reads {policy.net.observation_size}; {remake_hint(folder)}"
             )
 
 

@@ -30,8 +30,8 @@ class Bandit(Selector):
         self.reset()
 
     def observe(self, feedback: Feedback) -> None:
-        """Learn from the reward of a cycle that drafted."""
-        if feedback.depth > 0:
+        """Learn from the reward of a cycle; not where the end of an answer left no room to draft."""
+        if feedback.depth > 0 or self.levels[feedback.drafter] == 0:
             self.learn(feedback.drafter, self.reward_of(feedback))
 
     @abstractmethod

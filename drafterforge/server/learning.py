@@ -125,10 +125,6 @@ class LearnedDrafters:
     def _apply(self, record: LearnedRecord, joining: dict[str, Drafter]) -> None:
         """Change the pool; called between cycles."""
         self.router.drafters = record.drafters
-        if self.pool.worth is not None:
-            for version in record.of_state(JOINED):
-                gain = math.log1p(version.base_gain)
-                self.pool.worth.arms.expect(version.name + self.suffix, self.pool.names[0], gain, version.num_judged)
         self.learned |= {version.name for version in record.versions}
         leaving = self.learned - set(record.drafters.values())
         for name in [name for name in self.pool.names if domain_of(name) in leaving]:
@@ -144,6 +140,11 @@ class LearnedDrafters:
                 log.info("the drafter %s, learned from traffic, joins", name)
             except Exception as error:
                 self._leave_out(name, error)
+        if self.pool.worth is not None:
+            for version in record.of_state(JOINED):
+                if (name := version.name + self.suffix) in self.pool.names:
+                    gain = math.log1p(version.base_gain)
+                    self.pool.worth.arms.expect(name, self.pool.names[0], gain, version.num_judged)
 
 
 class Learning:

@@ -111,13 +111,18 @@ class TrafficRecorder:
 
     def _record(self, client: str, row: Row, num_erasures: int) -> None:
         """num_erasures: when the answer ended."""
-        if self.is_paused:
-            return
-        if not self.budget.has_room(client):  # other answers of this client have ended since the request was admitted
-            self.metrics.unrecorded.labels("client_limit").inc()
-        elif self.answers.add(row, num_erasures):
-            self.failure = ""
-            self.budget.charge(client, len(row.text))
-            self.metrics.recorded.inc()
-        else:
-            self.metrics.unrecorded.labels("busy").inc()
+        reason = "failed"
+        try:
+            if self.is_paused:
+                return
+            if not self.budget.has_room(client):  # other answers of this client have ended since it was admitted
+                reason = "client_limit"
+            elif self.answers.add(row, num_erasures):
+                reason = self.failure = ""
+                self.budget.charge(client, len(row.text))
+                self.metrics.recorded.inc()
+            else:
+                reason = "busy"
+        finally:
+            if reason:
+                self.metrics.unrecorded.labels(reason).inc()

@@ -26,6 +26,7 @@ from drafterforge.server.metrics import Metrics
 log = logging.getLogger(__name__)
 
 SAVE_S = 300.0  # between saves of what the engine has learned
+RECOVERY_S = 30.0  # after a failure, in which the server counts as failing
 FAILED, CLOSED = "failed", "closed"  # reasons of answers that end without a stop reason
 THREAD = "thread"
 
@@ -79,7 +80,7 @@ class Worker:
         self.changed = threading.Condition()
         self.closes_at: float | None = None
         self.save_s = SAVE_S
-        self.failing: set[str] = set()  # steps whose last run failed: prompt | cycle | thread
+        self.failing: dict[str, float] = {}  # step whose last run failed (prompt, cycle or thread) -> when it did
         self.thread = threading.Thread(target=self._run, name="drafterforge-worker", daemon=True)
         metrics.running.set_function(lambda: len(self.running))
         metrics.waiting.set_function(lambda: len(self.waiting))
@@ -96,8 +97,11 @@ class Worker:
 
     @property
     def state(self) -> str:
-        """ok | failing, until the failed step succeeds | shutting down."""
-        if self.failing:
+        """ok | failing, for `RECOVERY_S` after a step failed or until it succeeds | shutting down.
+
+        Where `/health` decides who gets requests, no step would succeed again without an end.
+        """
+        if self.dead or any(time.monotonic() - failed < RECOVERY_S for failed in self.failing.values()):
             return "failing"
         return "ok" if self.open else "shutting down"
 
@@ -153,7 +157,7 @@ class Worker:
                         self._save_state()
                         saved = time.monotonic()
         except BaseException:
-            self.failing.add(THREAD)
+            self.failing[THREAD] = time.monotonic()
             raise
         finally:
             gc.unfreeze()
@@ -168,7 +172,7 @@ class Worker:
             self.engine.save_state()
         except Exception as error:  # answers go on without it
             is_bug = not isinstance(error, (DrafterforgeError, OSError))
-            log.warning("what the engine has learned is lost at its end: %s", error, exc_info=is_bug)
+            log.warning("what drafter=auto has learned is not saved: %s", error, exc_info=is_bug)
 
     def _wait(self) -> bool:
         """Sleep until there is a job; False when the thread has to end."""
@@ -183,7 +187,7 @@ class Worker:
             try:
                 self.tasks.popleft()()
             except Exception:
-                log.exception("a change of the drafters failed")
+                log.exception("a change of the drafters failed; decoding goes on")
         try:
             self._remove_dropped()
             self._admit()
@@ -191,7 +195,7 @@ class Worker:
                 self._cycle()
         except Exception:
             log.exception("a cycle failed, and its %d answers with it", len(self.running))
-            self.failing.add("cycle")
+            self.failing["cycle"] = time.monotonic()
             self._replace_batch()
 
     def _remove_dropped(self) -> None:
@@ -222,9 +226,9 @@ class Worker:
                 num_read = job.joining.prefill.num_read
                 is_read = self.batch.advance(job.joining)
                 room -= job.joining.prefill.num_read - num_read
-                self.failing.discard("prompt")
+                self.failing.pop("prompt", None)
             except Exception:
-                self.failing.add("prompt")
+                self.failing["prompt"] = time.monotonic()
                 log.exception("a prompt of %d tokens could not be read", len(job.prompt))
                 self._fail_prompt(job)
                 continue
@@ -253,7 +257,7 @@ class Worker:
         """Run a cycle of the batch and deliver its text."""
         jobs = self.running
         self.batch.cycle(self.engine.shape)
-        self.failing.discard("cycle")
+        self.failing.pop("cycle", None)
         self.metrics.record_cycle([job.row.answer.cycles[-1] for job in jobs], self.batch.selection_probs())
         with self.changed:
             self.running = [job for job in jobs if not job.row.answer.stop_reason]

@@ -17,6 +17,7 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.runs import fingerprint_of
 from drafterforge.config.policy import (
     LTDPolicyConfig,
+    MarginalPolicyConfig,
     NetworkPolicyConfig,
     PlannerPolicyConfig,
     PolicyConfig,
@@ -33,7 +34,7 @@ from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.growing import LTDPolicy
 from drafterforge.schedulers.latency import LatencyProfile
-from drafterforge.schedulers.marginal import MarginalPolicy, marginal_grid, verify_s
+from drafterforge.schedulers.marginal import MarginalPolicy, marginal_grid, require_scored, verify_s
 from drafterforge.schedulers.nets import ActorCritic
 from drafterforge.schedulers.spec import PolicySpec
 from drafterforge.training.planner import PlannerConfig, train_planner
@@ -72,12 +73,8 @@ class FittedPolicy:
 
 def fit_policy(config: PolicyConfig, inputs: PolicyInputs, drafter: Manifest) -> FittedPolicy:
     """Train a policy of any method, with a bar.  drafter: the one that it schedules."""
-    method, score_top_k, grid = config.method, inputs.traces.spec.score_top_k, inputs.grid
-    grows = method in ("ltd", "marginal")
-    if method == "ltd":
-        grid = ltd_grid(grid, score_top_k, config.max_depth, config.alone_size if config.decides == "depth" else None)
-    elif method == "marginal":
-        grid = marginal_grid(grid, score_top_k, config.max_depth)
+    method, score_top_k = config.method, inputs.traces.spec.score_top_k
+    grows, grid = method in ("ltd", "marginal"), policy_grid(config, inputs.grid, score_top_k)
     spec = PolicySpec(
         kind=method if grows else "shapes",
         method=method,
@@ -102,6 +99,16 @@ def fit_policy(config: PolicyConfig, inputs: PolicyInputs, drafter: Manifest) ->
         nets, curves = train_shapes(config, inputs)
     hidden = {name: list(part_of(config, name).actor) for name in nets}
     return FittedPolicy(replace(spec, hidden=hidden), nets, curves)
+
+
+def policy_grid(config: PolicyConfig, grid: ActionGrid, score_top_k: int) -> ActionGrid:
+    """The trees that a policy can choose; ConfigError if `grid` lacks those that it needs."""
+    if isinstance(config, LTDPolicyConfig):
+        alone = ltd_grid(grid, score_top_k, config.max_depth, config.alone_size)
+        return alone if config.decides == "depth" else ltd_grid(grid, score_top_k, config.max_depth)
+    if isinstance(config, MarginalPolicyConfig):
+        return marginal_grid(grid, score_top_k, config.max_depth)
+    return grid
 
 
 def train_shapes(
@@ -237,8 +244,7 @@ def part_of(config: NetworkPolicyConfig, name: str) -> NetworkPolicyConfig:
 
 def ltd_grid(grid: ActionGrid, score_top_k: int, max_depth: int, size: int | None = None) -> ActionGrid:
     """The trees that LTD's two policies can choose: one width, every depth; of one size, if `size` is given."""
-    if score_top_k not in grid.top_ks:
-        raise ConfigError(f"traces record the scores of top_k={score_top_k}, which the grid {grid.name!r} lacks")
+    require_scored(grid, score_top_k)
     if size is not None and size > max(grid.num_tokens):
         raise ConfigError(
             f"policy.alone_size={size} is beyond the {max(grid.num_tokens)} nodes of the grid {grid.name!r}; "

@@ -17,6 +17,7 @@ from drafterforge.artifacts.staging import drop_staging
 from drafterforge.cli import main
 from drafterforge.drafters.eagle3.train.loss import StepCounts
 from drafterforge.prompts.domains import domains
+from drafterforge.reporting import charts
 from tests.tiny import save_tiny_target
 
 SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")
@@ -103,6 +104,12 @@ def bench(tmp_path, tiny_folder, capsys) -> Bench:
     yield (bench := Bench(tmp_path, tiny_folder, capsys))
     for staging in bench.runs.glob("*/*/.*.partial"):
         drop_staging(staging.with_name(staging.name.removeprefix(".").removesuffix(".partial")))
+
+
+@pytest.fixture(autouse=True)
+def empty_charts(monkeypatch) -> None:
+    """The charts of reports are empty: drawing takes seconds, and tests of reports draw them."""
+    monkeypatch.setattr(charts, "draw", lambda key, height, paint: '<svg viewBox="0 0 1 1"></svg>')
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,10 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+def config_of(bench, name: str) -> dict:
+    return json.loads((bench.artifact("drafters", name) / "manifest.json").read_text())["config"]
+
+
 def assert_same_curve(bench, name: str, reference: str) -> None:
     curve, expected = (
         json.loads((bench.artifact("drafters", each) / "curves.json").read_text()) for each in (name, reference)
@@ -65,35 +69,26 @@ def assert_same_curve(bench, name: str, reference: str) -> None:
 
 
 def test_two_devices_make_the_artifacts_and_print_the_messages_of_one(bench):
-    outputs = {}
-    for name, devices, launcher in (("one", 1, ("-m",)), ("two", 2, ("-m",)), ("torchrun", 2, TORCHRUN)):
-        with start(bench, f"trainer.devices={devices}", f"name={name}", launcher=launcher) as command:
+    one = bench(*TRAIN, *SHARED, "name=one")
+    assert one.code == 0, one.err
+    settings = config_of(bench, "one")
+    for launcher, arguments in ((("-m",), ()), (TORCHRUN, ("overwrite=true",))):
+        with start(bench, "trainer.devices=2", "name=two", *arguments, launcher=launcher) as command:
             out, err = command.communicate()
         assert command.returncode == 0, err
-        outputs[name] = out, [line for line in err.splitlines() if line.startswith(("answers:", "drafter:"))]
-        assert sum("step 2/4" in line for line in err.splitlines()) == 1
-    for name in ("two", "torchrun"):
-        assert_same_curve(bench, name, "one")
-        assert len(outputs[name][1]) == len(outputs["one"][1])
-        assert len(outputs[name][0].splitlines()) == len(outputs["one"][0].splitlines())
-    manifests = [json.loads((bench.artifact("drafters", name) / "manifest.json").read_text()) for name in outputs]
-    assert manifests[0]["config"].keys() == manifests[1]["config"].keys()
-    assert [manifest["config"]["trainer"] for manifest in manifests[1:]] == [manifests[0]["config"]["trainer"]] * 2
+        assert_same_curve(bench, "two", "one")
+        assert len(out.splitlines()) == len(one.out.splitlines())
+        for message in ("answers:", "drafter: accept length", "step 2/4"):
+            assert err.count(message) == one.err.count(message) > 0, message
+        assert config_of(bench, "two").keys() == settings.keys()
+        assert config_of(bench, "two")["trainer"] == settings["trainer"]
+    with start(bench, "trainer.devices=2", "name=two") as command:
+        err = command.communicate()[1]
+    assert command.returncode == 0 and "was trained before with these settings" in err, err
     assert not list(bench.runs.rglob(".*.partial"))
 
 
-def test_a_trained_drafter_is_not_trained_again_on_two_devices_unless_it_is_overwritten(bench):
-    for arguments, message in (
-        ((), "drafter: accept length"),
-        ((), "was trained before with these settings"),
-        (("overwrite=true",), "drafter: accept length"),
-    ):
-        with start(bench, "trainer.devices=2", *arguments) as command:
-            err = command.communicate()[1]
-        assert command.returncode == 0 and message in err, err
-
-
-@pytest.mark.parametrize("victim", ["rank 0", "rank 1", "command"])
+@pytest.mark.parametrize("victim", ["rank 0", "command"])
 def test_a_killed_process_ends_all_in_one_line_and_one_device_resumes(bench, victim):
     with start(bench, "trainer.devices=2", "name=killed") as command:
         wait_for(command, "step 2/4")
@@ -117,8 +112,7 @@ def test_a_killed_process_ends_all_in_one_line_and_one_device_resumes(bench, vic
     assert_same_curve(bench, "killed", "one")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["8 train", "step 2/4"])
+@pytest.mark.parametrize(("moment", "number"), [("8 train", signal.SIGINT), ("step 2/4", signal.SIGTERM)])
 def test_a_signal_to_the_command_ends_all_in_one_line_and_two_devices_resume(bench, number, moment):
     with start(bench, "trainer.devices=2", "name=ended") as command:
         wait_for(command, moment)

@@ -14,8 +14,10 @@ import drafterforge
 from drafterforge.bundle import hub
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.cli import main
+from drafterforge.drafters.eagle3 import checkpoint
 from drafterforge.errors import ArtifactError
 from drafterforge.interop.layout import UnfitError
+from tests.pipelines.conftest import SMOKE
 from tests.tiny import save_tiny_target
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -123,10 +125,32 @@ def test_mistakes_get_one_line_and_leave_the_earlier_bundle(exported):
         "(available: house); type `drafterforge export bundle=nothing target=hf": (*ASK, "bundle=nothing"),
         "no bundle at nothing; expected a folder": (*ASK, "bundle=./nothing"),
         "the bundle has no drafter 'sq'": (*ASK, "bundle=house", "drafter=sq"),
+        "the bundle has no router for selector=router": (*ASK, "bundle=house", "pool.selector=router"),
+        "which only eval measures; type hedgespec": (*ASK, "bundle=house", "pool.selector=oracle"),
+        "has no manifest.json; leave it out": ("export", "bundle=other", f"pool.drafters=[sql,{exported.target}]"),
     }
     for expected, typed in mistakes.items():
         assert expected in exported(*typed).one_line(), typed
     assert file_hashes(exported.runs) == before
+
+
+def test_an_expert_is_packed_with_its_own_generalist(pool, tmp_path, monkeypatch):
+    """Experts of the package keep its generalist beside another drafter of that name in the runs."""
+    shipped = tmp_path / "shipped" / "tiny" / "drafters"
+    shipped.mkdir(parents=True)
+    monkeypatch.setattr(checkpoint, "SHIPPED", tmp_path / "shipped")
+    drafters = pool.artifact("drafters", "general").parent
+    generalist = (drafters / "general" / "model.safetensors").read_bytes()
+    (drafters / "general").rename(shipped / "general")
+    again = pool("train-drafter", "domain=general", "answers=general", *SMOKE, "trainer.lr=0.01")
+    assert again.code == 0, again.err
+    done = pool("export", "bundle=house", "pool.drafters=[general,sql]")
+    assert done.code == 0, done.err
+    folder = pool.runs / "tiny" / "bundles" / "house"
+    entries = {entry.name: entry for entry in read_record(folder).drafters}
+    assert len(entries) == 3 and entries["sql"].base not in ("", "general")
+    assert (folder / entries[entries["sql"].base].path / "model.safetensors").read_bytes() == generalist
+    assert (folder / entries["general"].path / "model.safetensors").read_bytes() != generalist
 
 
 class HubFolder:

@@ -133,7 +133,9 @@ def test_a_round_trains_an_expert_that_joins_a_running_server_and_leaves_again(p
     with monkeypatch.context() as patch:
         patch.setattr(RunsFolder, "unproven", lambda self: [])  # a tiny training improves nothing
         done = pool("export", "bundle=plain")
-    assert done.code == 0 and f"left out, as the traffic of a server has taught them: {version.name};" in done.err
+    assert (
+        done.code == 0 and f"left out, because they learned from the traffic of a server: {version.name};" in done.err
+    )
     record_of_bundle = json.loads((pool.runs / "tiny" / "bundles" / "plain" / "bundle.json").read_text())
     assert version.name not in {entry["name"] for entry in record_of_bundle["drafters"]}
     engine, _ = open_engine(ServeConfig(drafter="pool", pool=PoolConfig(drafters=["general", "sql"]), **paths(pool)))
@@ -193,8 +195,7 @@ def test_killed_at_any_time_a_learner_leaves_no_half_artifact(pool, monkeypatch)
     typed = ["learn", "run", "target=hf", f"target.model={pool.target}", "target.name=tiny", "target.dtype=float32"]
     typed += [f"runs_dir={pool.runs}", "learn.min_answers=16", "learn.held_out=4", "learn.steps=4"]
     process = LearnerProcess([*typed, f"learn.folder={folder}"], folder)
-    delays = [0.0, 6.0, 8.0, 10.0]
-    for delay in delays:
+    for delay in (0.0, 8.0):
         assert process.watch() == "running"
         time.sleep(delay)
         process.stop()
@@ -209,7 +210,7 @@ def test_killed_at_any_time_a_learner_leaves_no_half_artifact(pool, monkeypatch)
 
 def test_killed_at_any_time_a_server_goes_on_with_what_it_has_recorded(pool):
     folder, answers = pool.runs / "tiny" / "traffic", []
-    for delay in (0.0, 0.3, 0.6):
+    for delay in (0.0, 0.6):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         typed = ["target=hf", f"target.model={pool.target}", "target.name=tiny", "target.dtype=float32"]

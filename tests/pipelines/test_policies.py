@@ -207,6 +207,14 @@ MISTAKES = {
 }
 
 
+def test_a_grid_without_the_scored_trees_is_refused_before_anything_is_recorded(policies):
+    shutil.rmtree(policies.artifact("traces"))
+    line = policies("train-policy", *SQL, "policy=marginal", "name=new", "grid.top_ks=[1]").one_line()
+    assert "which the grid" in line and "type traces.score_top_k=1 traces.name=OTHER" in line
+    line = policies("train-policy", *SQL, "name=new", "grid.num_tokens=[1,2,4,99]").one_line()
+    assert "measured trees up to 4 nodes" in line and not policies.artifact("traces").exists()
+
+
 @pytest.mark.parametrize("words", MISTAKES)
 def test_mistakes_get_one_line_and_leave_nothing(policies, words):
     before = policies.finished()

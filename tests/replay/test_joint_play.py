@@ -60,6 +60,34 @@ def traces_with_levels(depths: list[int], lengths: int = 400) -> Traces:
     return replace(recorded, rows={**recorded.rows, "ranks": ranks})
 
 
+def test_a_portfolio_ends_with_the_last_arm_that_helps_an_answer():
+    recorded = traces(lengths=(20, 30, 25, 18))
+    arms = portfolio(recorded, GRID, profile(), 100)
+    seconds = JointAnswers.of(recorded, GRID, profile(), arms).alone()
+    assert len(arms) == len(set(arms)) <= 4 and set(seconds.argmin(axis=1)) <= {*range(len(arms))}
+
+
+def test_a_learner_waits_for_the_tokens_of_its_deepest_arm():
+    recorded = traces(lengths=(20, 30))
+    answers = JointAnswers.of(recorded, GRID, profile(), [SMALL, LARGE])
+    make, ends = answers.maker("hedgespec"), []
+
+    def recording():
+        chooser = make()
+        extend = chooser.queue.extend
+
+        def extended(evaluation):
+            rounds = extend(evaluation)
+            ends.extend((evaluation.start + evaluation.gamma.shape[1] - rounds.positions).tolist())
+            return rounds
+
+        chooser.queue.extend = extended
+        return chooser
+
+    answers.play(recording)
+    assert len(ends) > 10 and min(ends) >= LARGE.shape.depth
+
+
 SMALL, LARGE = Arm("a", TreeShape(2, 3, 1)), Arm("a", TreeShape(4, 3, 1))
 
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from drafterforge.errors import ArtifactError
+from drafterforge.reporting import charts
 from drafterforge.reporting import page as page_module
 from drafterforge.reporting.figures import Figure, figures_of
 from drafterforge.reporting.markdown import plain, render_markdown
@@ -80,6 +81,26 @@ def full() -> tuple[list[Figure], str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_module, "figures_of", lambda report: figures)
         return figures, render_page(full_report())
+
+
+DRAWN: dict[tuple[str, str], str] = {}
+
+
+@pytest.fixture
+def drawn_once(monkeypatch):
+    """Equal charts are drawn once for all tests, because drawing takes seconds."""
+
+    def remembered(chart):
+        def drawn(*arguments, **options):
+            key = chart.__name__, repr((arguments, options))
+            if key not in DRAWN:
+                DRAWN[key] = chart(*arguments, **options)
+            return DRAWN[key]
+
+        return drawn
+
+    for name in ("areas", "bars", "dots", "heat_map", "lines", "scatter", "stacked"):
+        monkeypatch.setattr(charts, name, remembered(getattr(charts, name)))
 
 
 def test_every_figure_has_a_title_a_description_and_its_numbers():
@@ -151,7 +172,7 @@ def test_a_name_is_shown_as_one_line_of_visible_characters():
 @pytest.mark.parametrize(
     "left_out", ["curves", *CURVES, "rows", "target", "dtype", "numerics", "device", "suite", "seed"]
 )
-def test_a_report_without_a_key_has_a_page_without_its_section(left_out):
+def test_a_report_without_a_key_has_a_page_without_its_section(left_out, drawn_once):
     report = full_report()
     report.pop(left_out, None)
     report.get("curves", {}).pop(left_out, None)
@@ -174,7 +195,7 @@ JUNK = st.recursive(
     st.dictionaries(st.sampled_from(sorted(CURVES)), JUNK),
     st.dictionaries(st.sampled_from(sorted(live_row("a", 1, None))), JUNK),
 )
-def test_junk_in_a_report_is_left_out(curves, row):
+def test_junk_in_a_report_is_left_out(drawn_once, curves, row):
     report = full_report(
         curves=curves, rows=[live_row("sql", 1.2, [1.1, 1.3]) | row, replay_row("a", "static", 2.0) | row]
     )

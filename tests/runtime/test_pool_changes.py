@@ -51,6 +51,38 @@ def test_a_drafter_that_joins_has_the_state_of_one_that_was_there(target):
         torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-4, atol=1e-4)
 
 
+def test_an_idle_selector_that_carries_over_follows_the_pool(target):
+    drafters = lora_drafters(target, 3)
+    pool = Pool({"a": drafters[0], "b": drafters[1]}, "ucb1", carry=True)
+    engine = Engine(target, pool, SHAPE)
+    engine.generate([PROMPTS[0]], 20)
+    learned = pool.idle[-1].counts.copy()
+    engine.add_drafter("c", drafters[2])
+    chooser = pool.selector(SHAPE)
+    assert chooser.drafters == ["a", "b", "c"] and chooser.counts.tolist() == [*learned, 0.0]
+    pool.idle.append(chooser)
+    engine.remove_drafter("a")
+    assert pool.selector(SHAPE).counts.tolist() == [learned[1], 0.0]
+
+
+def test_a_drafter_whose_addition_fails_is_in_no_batch(target, monkeypatch):
+    drafters = lora_drafters(target, 2)
+    engine = Engine(target, Pool({"a": drafters[0]}, "static", drafter="a"), SHAPE)
+    expected = Engine(target).generate([PROMPTS[0]], 20)[0].tokens
+    batch = engine.open_batch()
+    with torch.inference_mode():
+        row = batch.admit(*engine.read(PROMPTS[0], 20))
+        batch.cycle(SHAPE)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(batch.proposer), "join", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                engine.add_drafter("b", drafters[1])
+        assert engine.drafter.names == ["a"]
+        while batch.rows:
+            batch.cycle(SHAPE)
+    assert row.answer.tokens == expected
+
+
 def test_costs_follow_the_drafters_of_the_pool(target):
     drafters = lora_drafters(target, 3)
     engine = Engine(target, Pool(dict(zip("ab", drafters, strict=False)), "normalhedge", costs=[1.0, 2.0]), SHAPE)

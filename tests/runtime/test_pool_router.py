@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from drafterforge.data.chat import prompt_ids
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
-from drafterforge.router.features import request_of
+from drafterforge.router.features import request_of, request_text
 from drafterforge.router.net import RouterNet
 from drafterforge.router.router import Router
 from drafterforge.runtime.engine import Engine
@@ -55,6 +56,19 @@ def test_a_router_of_texts_selects_drafters_in_the_runtime():
     for text, answer in zip(texts, answers, strict=True):
         best = ["general", "sql"][int(router.probabilities(text).argmax())]
         assert {cycle.drafter for cycle in answer.cycles} == {best}
+
+
+def test_a_router_reads_what_it_was_trained_on_in_a_conversation_with_a_system_message():
+    tokenizer = build_tokenizer()
+    talk = [
+        ("system", "You are terse."),
+        ("user", "Count users."),
+        ("assistant", "3 users."),
+        ("user", "And by country?"),
+    ]
+    messages = [{"role": role, "content": text} for role, text in talk]
+    assert request_of(tokenizer, prompt_ids(tokenizer, messages)) == request_text(messages)
+    assert request_text(messages) == "Count users.\nAnd by country?"
 
 
 def test_a_router_s_advice_reaches_learners_and_is_refused_for_bandits(target):

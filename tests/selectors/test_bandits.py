@@ -147,6 +147,18 @@ def test_a_cycle_without_drafted_tokens_changes_nothing(name):
     assert chooser.state_dict() == before
 
 
+@pytest.mark.parametrize("name", ["ucb1", "ucbspec", "metasd_ucb"])
+def test_an_arm_that_never_drafts_is_learned_as_any_other(name):
+    chooser = make(name, 3, levels=[0, DEPTH, DEPTH])
+    chooser.begin(seed=0)
+    choices = []
+    for _ in range(12):
+        choices.append(chooser.select(NO_MASK).drafter)
+        depth = int(chooser.levels[choices[-1]])
+        chooser.observe(Feedback(choices[-1], 0, 1 + depth, depth, coverage=1.0, overlap=1.0))
+    assert set(choices) == {0, 1, 2} and choices.count(0) < 6
+
+
 def test_rewards_are_shares_of_the_deepest_draft():
     chooser = make("ucb1", 2)
     for length, depth, reward in ((3, 4, 0.5), (3, 2, 0.5), (1, 4, 0.0)):

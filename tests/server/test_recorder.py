@@ -73,7 +73,8 @@ def test_a_client_without_others_has_no_limit(recorder):
 def test_recording_goes_on_once_its_cause_of_failure_is_gone(recorder, monkeypatch):
     add, recorder.answers.add = recorder.answers.add, lambda *args: 1 / 0
     record(recorder, "client", 2)
-    assert recorder.state == "failed" and not recorder.admits("client", False)
+    assert recorder.state == "failed" and unrecorded(recorder, "failed") == 2
+    assert not recorder.admits("client", False) and unrecorded(recorder, "failed") == 3
     recorder.answers.add, recorder.next_try = add, 0.0
     assert recorder.admits("client", False)
     record(recorder, "client", 3)

@@ -17,7 +17,7 @@ import pytest
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
-from drafterforge.server import streaming
+from drafterforge.server import streaming, worker
 from drafterforge.server.exchange import Exchange
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.service import LONG_BODY
@@ -228,6 +228,16 @@ def test_health_reports_a_failing_cycle_until_one_succeeds(speaking, gate):
         assert up.ask(max_tokens=1).status_code == 200  # needs only its prefill
         assert health(up) == (503, "failing")
         assert up.ask().status_code == 200
+        assert health(up) == (200, "ok")
+
+
+def test_a_server_that_gets_no_requests_recovers_from_a_failure(speaking, gate, monkeypatch):
+    gate.open()
+    with serving(Engine(speaking)) as up:
+        gate.error = RuntimeError("the device is on fire")
+        assert up.ask().status_code == 500
+        assert health(up) == (503, "failing")
+        monkeypatch.setattr(worker, "RECOVERY_S", 0.0)
         assert health(up) == (200, "ok")
 
 
