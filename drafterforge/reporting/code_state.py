@@ -42,7 +42,7 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "ff0217084b7e": "bd43e303dac1",  # runtime: a server's memory
     "67e6ddf6998f": "1fab23b6e25b",  # targets: where answers of Phi-3 and Mixtral end
     "4f271c4a6f02": "a7bab2f09341",  # policy training: errors that come earlier
-    "adb76f85bc0c": "fa62b48938df",  # replay: policy=joint, of which no figure is published; domains without training answers
+    "adb76f85bc0c": "fa62b48938df",  # replay: policy=joint, which has no published figure
     "bcbe0008a364": "af88f7d20e38",  # router: prompts with a system message or several turns
     "bd43e303dac1": "803eea3612b8",  # runtime: tidied spaces of texts; changes of a pool
     "74416bdf5874": "4926cf2d0362",  # schedulers: errors
