@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -138,6 +139,12 @@ def warm_up(device: torch.device, work: Callable[[], object], repeats: int) -> N
     torch.cuda.current_stream(device).wait_stream(stream)
 
 
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of a GPU's captures: torch's default one is that of the first GPU that a process has captured on."""
+    return torch.cuda.Stream(device)
+
+
 @contextmanager
 def capture(device: torch.device, pool: Graph | None = None) -> Iterator[Graph]:
     """Yields the graph of the work inside the `with` block; on `meta` the work is done once, and a replay is empty.
@@ -150,7 +157,8 @@ def capture(device: torch.device, pool: Graph | None = None) -> Iterator[Graph]:
             graph = torch.cuda.CUDAGraph()
             memory = None if pool is None else pool.pool()
             # `thread_local`: what other threads of a server do on the GPU meanwhile must not end the capture
-            with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
+            stream = _capture_stream(device)
+            with torch.cuda.graph(graph, pool=memory, stream=stream, capture_error_mode="thread_local"):
                 yield graph
         else:
             yield IdleGraph()

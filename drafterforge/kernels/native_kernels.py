@@ -13,7 +13,8 @@ from drafterforge.kernels import gate, native, native_trees, norm, trees
 from drafterforge.kernels.attention import AttendLayer, Heads
 from drafterforge.kernels.cache import KeyValueCache
 
-MAX_QUERIES = 64  # of a sequence that native.c attends for
+BLOCK = 64  # queries of a sequence that native.c attends for at once
+MAX_QUERIES = 256  # that it attends for in blocks: the nodes of a draft tree, whose bits must be those of one query
 
 
 def _needs_gradients(x: Tensor) -> bool:
@@ -39,7 +40,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
 def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, exact: bool = False) -> Tensor:
     """See `attention.grouped_attention`."""
     if _is_short(q.shape[1], q.shape[3], mask) and k.shape[2] and _is_cache_layout(k, v) and not _needs_gradients(q):
-        return native.attention(q.contiguous(), k, v, mask, k.shape[2])
+        return _attend(q, k, v, mask, k.shape[2])
     return by_torch.grouped_attention(q, k, v, mask, exact)
 
 
@@ -63,9 +64,17 @@ def rotated_attention(
         stored = cache.active[index]
         native.rotate_and_store(qkv, cos, sin, length, heads.queries, stored, slots, cache.start)
         q = qkv.view(batch, length, -1, heads.width)[:, :, : heads.queries]
-        return native.attention(q, stored[0], stored[1], mask, cache.used).view(batch * length, -1)
+        return _attend(q, stored[0], stored[1], mask, cache.used).view(batch * length, -1)
 
     return attend
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, used: int) -> Tensor:
+    """See `native.attention`; in blocks of queries."""
+    if mask is None or q.shape[1] <= BLOCK:
+        return native.attention(q if q.stride(2) == q.shape[3] else q.contiguous(), k, v, mask, used)
+    parts = zip(q.split(BLOCK, dim=1), mask.split(BLOCK, dim=1), strict=True)
+    return torch.cat([native.attention(part.contiguous(), k, v, rows.contiguous(), used) for part, rows in parts], 1)
 
 
 def _is_short(length: int, width: int, mask: Tensor | None) -> bool:

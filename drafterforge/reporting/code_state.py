@@ -44,7 +44,10 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "4f271c4a6f02": "a7bab2f09341",  # policy training: errors that come earlier
     "adb76f85bc0c": "fa62b48938df",  # replay: policy=joint, which has no published figure
     "bcbe0008a364": "af88f7d20e38",  # router: prompts with a system message or several turns
-    "bd43e303dac1": "803eea3612b8",  # runtime: tidied spaces of texts; changes of a pool
+    "bd43e303dac1": "d71ceb4a7ab4",  # runtime: tidied spaces of texts; changes of a pool; rows near the context's end
+    "43c85cccb35e": "8aea625bb2d7",  # drafters: targets that rotate a part of their heads
+    "d973d126c5a4": "cc4e15933cfa",  # kernels: trees of more than 64 nodes on a CPU; graphs of a second GPU
+    "1fab23b6e25b": "e89a43a3a1de",  # targets: errors
     "74416bdf5874": "4926cf2d0362",  # schedulers: errors
     "5c0b53e2eecf": "23608db211a4",  # selectors: arms that never draft
 }

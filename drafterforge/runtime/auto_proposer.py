@@ -22,7 +22,7 @@ from drafterforge.runtime.arms import WINDOW, RowArms, Stakes, common_lengths
 from drafterforge.runtime.averages import Mean
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import ROOT_ALONE, bounds
-from drafterforge.runtime.worth import MOST_UNREAD, CycleLimits, RowWorth
+from drafterforge.runtime.worth import MOST_UNREAD, NEURAL_TRIES, CycleLimits, RowWorth
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import join_trees
 
@@ -36,6 +36,7 @@ class AutoRow:
     text: RowText
     arms: RowArms
     is_awake: bool  # whether the incumbent has read the text
+    tries: bool = False  # whether the neural drafter drafts at first, to learn what it is worth
     worths: dict[int, RowWorth] = field(default_factory=dict)  # by number of rows decoded together
     worth: RowWorth | None = None  # of this cycle
     neural_share: Mean = field(default_factory=lambda: Mean(1.0, 4.0, SHARE_HORIZON))
@@ -56,9 +57,14 @@ def reordered(tree: Tree, rows: Sequence[int]) -> Tree:
 class ChoosingReader(PromptReader):
     """Chooses by the first part of a prompt which drafter reads it, and learns how long reading takes for a token."""
 
-    def __init__(self, states: ArmStates, read_s: Mean, choose: Callable[[Tensor, Tensor], RowArms]) -> None:
-        """choose: the drafters of a request, for a text and its features as `read` takes them; the incumbent reads."""
-        self.states, self.read_s, self.choose = states, read_s, choose
+    def __init__(
+        self, states: ArmStates, read_s: Mean, choose: Callable[[Tensor, Tensor], RowArms], tries: bool = False
+    ) -> None:
+        """choose: the drafters of a request, for a text and its features as `read` takes them; the incumbent reads.
+
+        tries: see `AutoRow`.
+        """
+        self.states, self.read_s, self.choose, self.tries = states, read_s, choose, tries
         self.name, self.num_parts = "", 0
         self.reader = PromptReader()  # of the drafter of this name
         self.arms: RowArms | None = None  # by the first part
@@ -95,9 +101,10 @@ class AutoProposer(Proposer):
 
     def prompt_reader(self, request: Request | None = None) -> PromptReader:
         """See `Proposer`; the drafter that is expected to be the fastest reads prompts where that pays."""
-        if request is not None and not self._reads_prompt(request):
-            return PromptReader()
-        return ChoosingReader(self.states, self.worth.arms.read_s, self._arms)
+        pays = request is None or self._reading_pays(request)
+        if pays or self._is_tried(request):
+            return ChoosingReader(self.states, self.worth.arms.read_s, self._arms, tries=not pays)
+        return PromptReader()
 
     def _arms(self, text: Tensor, features: Tensor) -> RowArms:
         """The drafters of a new request; the incumbent is likely the fastest.  text, features: as of `admit`."""
@@ -109,14 +116,28 @@ class AutoProposer(Proposer):
         arms.incumbent = arms.best(self.worth.costs.of(count, count))
         return arms
 
-    def _reads_prompt(self, request: Request) -> bool:
+    def _row_of(self, request: Request) -> tuple[RowWorth, int]:
+        """What is known of requests like this one, and how many rows it would be decoded with, itself included."""
         count = max(len(self.rows) + 1, round(self.worth.num_rows.value))
-        row = self.worth.row(request.temperature, count)
+        return self.worth.row(request.temperature, count), count
+
+    def _reading_pays(self, request: Request) -> bool:
+        row, count = self._row_of(request)
         num_new = min(self.worth.arms.answer_tokens.value, request.max_new_tokens)
-        reads = self.worth.reading_pays(row, request.num_tokens, num_new, count)
-        traffic = row.traffic
-        traffic.num_unread = 0 if reads or traffic.num_unread >= MOST_UNREAD else traffic.num_unread + 1
-        return traffic.num_unread == 0
+        pays = self.worth.reading_pays(row, request.num_tokens, num_new, count)
+        if pays:
+            row.traffic.num_unread = 0
+        return pays
+
+    def _is_tried(self, request: Request) -> bool:
+        """Whether a drafter reads a prompt although that does not seem to pay, after many that none has read."""
+        traffic = self._row_of(request)[0].traffic
+        if traffic.num_unread < MOST_UNREAD:
+            traffic.num_unread += 1
+            return False
+        traffic.num_unread = 0
+        self.worth.doubt_neural(traffic)
+        return True
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`."""
@@ -127,7 +148,7 @@ class AutoProposer(Proposer):
             row_text = self.states.join_row(reader.name, reader.reader, text, features)
         else:
             row_text = self.states.join_row("", reader, text, features)
-        self.rows.append(AutoRow(row_text, arms, is_awake))
+        self.rows.append(AutoRow(row_text, arms, is_awake, tries=is_awake and reader.tries))
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""
@@ -145,6 +166,8 @@ class AutoProposer(Proposer):
         for row, limit, temperature in zip(self.rows, record.limits, record.temperatures, strict=True):
             if count not in row.worths:
                 row.worths[count] = self.worth.row(temperature, count)
+                row.worths[count].neural_tries = NEURAL_TRIES if row.tries else 0
+                row.tries = False
             row.worth, row.limit = row.worths[count], limit
             row.worth.is_awake = row.is_awake
         self.worth.plan([row.worth for row in self.rows])

@@ -217,9 +217,10 @@ class Batch:
         if batch > 1 or count > 1:
             mask = level_mask(ancestors, lengths[:, 0], base, self.target.compute_dtype)
         self.cache.set_slots(base, count)
-        record.states, record.features = self.target.forward(
-            tree.tokens, lengths + tree.levels, self.cache, mask, self.invariant
-        )
+        # A row near the end has nodes beyond it, as others draft deeper; they are never accepted, and some ropes turn
+        # all rows at other rates where one reads beyond their range.
+        positions = (lengths + tree.levels).clamp(max=self.target.max_positions - 1)
+        record.states, record.features = self.target.forward(tree.tokens, positions, self.cache, mask, self.invariant)
         record.logits = self.target.logits(record.states, self.invariant)
         return ancestors
 

@@ -26,6 +26,8 @@ from drafterforge.runtime.verify_costs import VerifyCosts
 SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256  # cycles without drafting before it is tried again
 UNLIKELY_PAUSE = 32  # the first of these pauses where costs alone say that drafting does not pay
 NEURAL_PAUSE = 32  # drafting cycles without the neural drafter before it is tried again
+NEURAL_TRIES = 32  # drafting cycles of a request in which it is tried after many whose prompts it did not read
+STALE = 4.0  # cycles that what was learned before such a pause counts for: the machine may have been busy then
 ROW_HORIZON, TRAFFIC_HORIZON, COST_HORIZON, RATE_HORIZON = 64.0, 400.0, 50.0, 100.0  # cycles that averages reach back
 ASSUMED_TOKENS = (0.5, 0.75, 0.9)  # that chains of 1, 2 and 3 nodes add, until cycles are known
 ASSUMED_NEURAL = 0.3  # tokens that the neural drafter adds beyond its seconds, until cycles are known
@@ -62,6 +64,7 @@ class RowWorth:
     skipped: int = 0  # cycles since it drafted last
     pause: int = SHORTEST_PAUSE
     neural_skipped: int = 0  # drafting cycles since its neural drafter ran last
+    neural_tries: int = 0  # drafting cycles in which the neural drafter runs even if it does not seem to pay
     drafts: bool = True  # in this cycle
     probes: bool = False  # drafts although it does not seem to pay
     uses_neural: bool = False  # in this cycle
@@ -99,7 +102,10 @@ class CycleLimits(DraftLimits):
         state.retrieved, state.ignorance = expected * state.calibration, ignorance
         gain = state.neural_gain.value * ignorance
         state.uses_neural = state.is_awake and (
-            gain > self.rate * self.worth.neural_cycle_s or state.neural_skipped >= NEURAL_PAUSE or state.probes
+            gain > self.rate * self.worth.neural_cycle_s
+            or state.neural_skipped >= NEURAL_PAUSE
+            or state.neural_tries > 0
+            or state.probes
         )
         self.catches_up |= state.uses_neural and state.skipped + state.neural_skipped > 0
         self.clock[:] = [time.perf_counter()]
@@ -164,6 +170,11 @@ class Worth:
         plain = rows / self.costs.of(rows, rows)
         tokens, seconds = self.rates.get(rows, (0.0, 0.0))
         return max(plain, tokens / seconds) if seconds else plain
+
+    def doubt_neural(self, traffic: Traffic) -> None:
+        """Let the next cycles with the neural drafter outweigh what earlier ones have shown."""
+        for mean in (self.neural_s, self.reading_s, self.level_s, traffic.neural_net, traffic.neural_gain):
+            mean.weight = min(mean.weight, STALE)
 
     def reading_pays(self, row: RowWorth, num_tokens: int, num_new: float, rows: int) -> bool:
         """Whether the neural drafter should read a text.
@@ -256,6 +267,7 @@ class Worth:
         row.traffic.pause = row.pause
         row.skipped = 0
         row.neural_skipped = 0 if row.uses_neural else row.neural_skipped + 1
+        row.neural_tries = max(row.neural_tries - 1, 0)
         if row.uses_neural and row.ignorance >= LEAST_IGNORANCE:
             gain = (added - row.retrieved) / row.ignorance
             for mean in (row.neural_gain, row.traffic.neural_gain):

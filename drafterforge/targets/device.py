@@ -28,6 +28,8 @@ def choose_device(device: str) -> torch.device:
         named_device = torch.device(device)
     except RuntimeError:
         raise ConfigError(f"target.device={device!r} is not a device; type auto, cpu, cuda or cuda:0") from None
+    if named_device.type not in ("cpu", "cuda", "meta"):  # the last for rehearsals
+        raise ConfigError(f"target.device={device} is not supported; type auto, cpu, cuda or cuda:0")
     if named_device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"target.device={device}, but torch {torch.__version__} finds no GPU; type target.device=cpu")
     if named_device.type == "cuda" and (named_device.index or 0) >= torch.cuda.device_count():

@@ -147,6 +147,10 @@ def require_supported(config: PretrainedConfig, folder: Path) -> None:
             f"{config.max_position_embeddings} positions; expected a multiple of the key-value heads, "
             "an even width and at least one position"
         )
+    if getattr(config, "kv_lora_rank", None):
+        raise ConfigError(
+            f"{folder} is a {config.model_type!r} model with latent attention (MLA), which is not supported yet"
+        )
     scaling_keys = ("logit_scale", "logits_scaling", "final_logit_softcapping")
     if scaled := [name for name in scaling_keys if getattr(config, name, None) not in (None, 1, 1.0)]:
         raise ConfigError(f"{folder} is a {config.model_type!r} model with {scaled[0]}, which is not supported yet")

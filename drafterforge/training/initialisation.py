@@ -17,10 +17,15 @@ from drafterforge.errors import ConfigError
 from drafterforge.targets.load import Target
 from drafterforge.training.size import existing_start, has_expert_settings, typed_shape_key
 
-COPIED = tuple(
-    f"{part}_proj.weight"
-    for part in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
-)  # by drafter.init=warm, of the target's last layer
+COPIED = (  # by drafter.init=warm, of the target's last layer
+    *(
+        f"{part}_proj.weight"
+        for part in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
+    ),
+    "input_layernorm.weight",
+    "post_attention_layernorm.weight",
+)
+SWISH = ("silu", "swish")  # activations of a SwiGLU MLP, as a drafter's is
 EXPECTED = (
     "expect 1.2 to 1.5 tokens per cycle unless you train on thousands of prompts for thousands of steps "
     "(SmolLM2-135M: 1.2 from 60 prompts, 1.3 from thousands in 120 steps, 2.5 in several thousand steps)"
@@ -72,13 +77,16 @@ def require_start(cfg: TrainDrafterConfig, target: Target) -> None:
         return
     if missing := missing_tensor(target):
         raise ConfigError(
-            f"drafter.init=warm copies the last layer of {target.name}, which has no {missing}, as in a mixture of "
-            "experts; type drafter.init=scratch"
+            f"drafter.init=warm copies the last layer of {target.name}, which has no {missing}; "
+            "type drafter.init=scratch"
         )
 
 
 def missing_tensor(target: Target) -> str:
-    """A tensor that drafter.init=warm copies and the target's last layer lacks; empty if there is none."""
+    """What drafter.init=warm copies and the target's last layer lacks, such as a tensor; empty if there is nothing."""
+    config = target.config
+    if getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu") not in SWISH:  # as Gemma
+        return "SwiGLU MLP"
     weights = TargetWeights(target.folder)
     prefix = f"model.layers.{target.config.num_hidden_layers - 1}."
     return next((name for name in COPIED if prefix + name not in weights), "") if weights.paths else ""

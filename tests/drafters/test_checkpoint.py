@@ -157,6 +157,15 @@ def test_the_config_determines_the_spec(family):
     assert DrafterSpec.from_config(json.loads(json.dumps(spec.to_config("bfloat16"))), "x") == spec
 
 
+def test_a_target_that_rotates_a_part_of_its_heads_gets_a_drafter_that_rotates_all():
+    config = tiny_target().config
+    config.rope_parameters = {"rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 0.75}  # as Phi-4
+    spec = DrafterSpec.for_target(config, (0, 1, 2), 40)
+    frequencies, factor = spec.rotary()
+    assert len(frequencies) == spec.head_dim // 2 and factor == 1.0
+    assert spec.rope_parameters == {"rope_type": "default", "rope_theta": 500.0}
+
+
 def test_embeddings_of_other_writers_are_ignored(drafter, saved):
     edit_tensors(saved, lambda tensors: tensors.update({"embed_tokens.weight": torch.zeros(61, 32)}))
     assert torch.equal(load_drafter(saved, drafter.embedding).embedding, drafter.embedding)

@@ -200,13 +200,13 @@ def test_slots_that_only_longer_sequences_read_are_not_loaded():
 
 
 @compiled
-@pytest.mark.parametrize("width", [20, 64])
-def test_a_query_gets_the_same_bits_alone_and_among_others(width):
-    cache, q = cached(1, 3, 60, width), torch.randn(1, 13, 9, width)
+@pytest.mark.parametrize(("width", "count"), [(20, 13), (64, 13), (64, 150)])
+def test_a_query_gets_the_same_bits_alone_and_among_others(width, count):
+    cache, q = cached(1, 3, 60, width), torch.randn(1, count, 9, width)
     keys, values = cache.data[0, 0], cache.data[0, 1]
-    reads = torch.rand(13, 60) < 0.6
+    reads = torch.rand(count, 60) < 0.6
     reads[:, 0] = True
-    out = native.attention(q, keys, values, additive(reads, torch.float32)[None], 60)
+    out = grouped_attention(q, keys[:, :, :60], values[:, :, :60], additive(reads, torch.float32)[None])
     for query, mask in enumerate(reads):
         alone = keys[:, :, :60][:, :, mask].contiguous(), values[:, :, :60][:, :, mask].contiguous()
         assert native.attention(q[:, query : query + 1], *alone, None, int(mask.sum())).equal(out[:, query : query + 1])

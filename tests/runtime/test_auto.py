@@ -260,6 +260,20 @@ def test_prompts_are_read_where_that_pays_and_once_in_a_while(target, pool, name
     assert answers == expected and read == [False, False, False, True] * 2
 
 
+def test_a_drafter_that_looked_dear_on_a_busy_machine_is_tried_again(target, pool, monkeypatch):
+    monkeypatch.setattr(auto_proposer, "MOST_UNREAD", 3)
+    monkeypatch.setattr(Worth, "_learn_row", lambda *_: None)  # the load of this machine decides nothing
+    worth = pool.worth
+    worth.row(0.0, 1)
+    (traffic,) = worth.traffic.values()
+    worth.neural_s.value, worth.neural_s.weight = 10.0, 50.0  # seconds
+    traffic.neural_net.value, traffic.neural_net.weight = -5.0, 400.0
+    expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, 40)]
+    answers, read = play_prompts(target, pool, PROMPTS)
+    assert answers == expected and read == [False, False, False, True]
+    assert worth.neural_s.value < 5.0 and traffic.neural_net.value > -5.0
+
+
 def test_a_drafter_that_sleeps_at_first_wakes_once_the_answer_is_long(target, pool, monkeypatch):
     expected = Engine(target).generate([PROMPTS[0]], 120)[0].tokens
     reads = iter([False, False, False, True])

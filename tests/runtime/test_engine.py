@@ -223,3 +223,7 @@ def test_an_answer_ends_before_the_target_would_decode_otherwise(config_class, m
     expected = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=10, do_sample=False)
     answer = Engine(target, fused(target), TreeShape(8, 3, 2)).generate([PROMPT], 40)[0]
     assert answer.tokens == expected[0, len(PROMPT) :].tolist() and answer.stop_reason == "context"
+    short = PROMPT[:2]  # decodes beside a row that ends, and whose tree the longer limit of this one makes deeper
+    alone = Engine(target).generate([short], 12)[0]
+    together = Engine(target, fused(target), TreeShape(8, 3, 2)).generate([PROMPT, short], 12)
+    assert [row.tokens for row in together] == [answer.tokens, alone.tokens]

@@ -54,6 +54,12 @@ def test_a_folder_becomes_a_target(saved):
     assert not any(p.requires_grad for p in (target.head_weight, target.backbone.embedding))
 
 
+def test_latent_attention_is_refused_in_one_line(folder):
+    edit_config(folder, kv_lora_rank=8)
+    with pytest.raises(ConfigError, match=r"with latent attention \(MLA\), which is not supported yet"):
+        load_target(config_of(folder))
+
+
 @pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3"])
 def test_every_family_opens(tmp_path, family):
     target = load_target(config_of(save_tiny_target(tmp_path / family, family)))
@@ -306,6 +312,8 @@ def test_automatic_dtype_follows_the_hardware_and_the_kernels(monkeypatch, has, 
 def test_an_unknown_or_missing_device_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match=r"target\.device='abacus' is not a device"):
         choose_device("abacus")
+    with pytest.raises(ConfigError, match=r"target\.device=mps is not supported; type auto, cpu, cuda"):
+        choose_device("mps")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="finds no GPU; type target"):
         choose_device("cuda:1")

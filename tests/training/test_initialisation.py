@@ -6,6 +6,8 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from drafterforge.artifacts.folder import write_artifact
 from drafterforge.artifacts.manifest import Manifest
@@ -14,10 +16,11 @@ from drafterforge.config.commands import QuickstartConfig, TrainDrafterConfig
 from drafterforge.config.compose import load_config
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
 from drafterforge.errors import ConfigError
-from drafterforge.training.initialisation import choose_init
+from drafterforge.training.initialisation import choose_init, missing_tensor
 from drafterforge.training.size import apply_size
 from tests.models import TINY, tiny_drafter, tiny_model, tiny_target
 from tests.runtime.test_mixtures_of_experts import MODELS
+from tests.tiny import save_tiny_target
 from tests.training.test_size import LLAMA_8B
 
 NEW = ("warm", "full")
@@ -63,6 +66,19 @@ def test_a_generalist_that_fits_gets_a_lora(runs, capsys):
     assert runs.choose() == ("general", "lora")
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "kubernetes adds a LoRA to general" in line and "drafter=eagle3" in line
+
+
+def test_layers_of_other_kinds_cannot_be_copied(tmp_path):
+    folder = save_tiny_target(tmp_path / "tiny")
+    config = AutoConfig.from_pretrained(folder)
+    target = SimpleNamespace(config=config, folder=folder)
+    assert missing_tensor(target) == ""
+    weights = load_file(folder / "model.safetensors")
+    del weights[f"model.layers.{config.num_hidden_layers - 1}.input_layernorm.weight"]  # as in OLMo-2
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert missing_tensor(target) == "input_layernorm.weight"
+    config.hidden_activation = "gelu_pytorch_tanh"  # as in Gemma
+    assert missing_tensor(target) == "SwiGLU MLP"
 
 
 def test_a_head_of_others_is_a_generalist_too(runs):
