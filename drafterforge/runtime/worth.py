@@ -243,7 +243,7 @@ class Worth:
             if row.drafts:
                 added = record.counts[index] - 1.0
                 self._learn_row(row, added, added - rate * extra_s / len(drafting))
-                if row.is_awake:
+                if row.is_awake and row.neural_tries <= NEURAL_TRIES // 2:  # before, its seconds are learned anew
                     neural = added - row.retrieved - rate * self.neural_cycle_s if row.uses_neural else 0.0
                     row.traffic.neural_net.add(neural)
                 if record.tree.expected is not None:

@@ -69,17 +69,17 @@ def assert_same_curve(bench, name: str, reference: str) -> None:
 
 
 def test_two_devices_make_the_artifacts_and_print_the_messages_of_one(bench):
-    one = bench(*TRAIN, *SHARED, "name=one")
-    assert one.code == 0, one.err
+    alone = bench(*TRAIN, *SHARED, "name=one")
+    assert alone.code == 0, alone.err
     settings = config_of(bench, "one")
     for launcher, arguments in ((("-m",), ()), (TORCHRUN, ("overwrite=true",))):
         with start(bench, "trainer.devices=2", "name=two", *arguments, launcher=launcher) as command:
             out, err = command.communicate()
         assert command.returncode == 0, err
         assert_same_curve(bench, "two", "one")
-        assert len(out.splitlines()) == len(one.out.splitlines())
+        assert len(out.splitlines()) == len(alone.out.splitlines())
         for message in ("answers:", "drafter: accept length", "step 2/4"):
-            assert err.count(message) == one.err.count(message) > 0, message
+            assert err.count(message) == alone.err.count(message) > 0, message
         assert config_of(bench, "two").keys() == settings.keys()
         assert config_of(bench, "two")["trainer"] == settings["trainer"]
     with start(bench, "trainer.devices=2", "name=two") as command:

@@ -33,11 +33,12 @@ class BatchedBandit(BatchedSelector):
         if rule.reward != "efficiency":
             raise unavailable(rule, "reward", rule.reward, "type reward=efficiency")
         super().__init__(rule, num_slots, device, num_totals=num_totals, decay=decay)
+        self.never_drafts = torch.tensor(rule.levels.tolist(), device=self.device) == 0  # [N]
 
     def observe(self, slots: Tensor, hits: Tensor, counts: Tensor, depths: Tensor) -> None:
-        """Learn from the rewards of cycles that drafted, see `Bandit.reward_of`."""
+        """Learn from the rewards of cycles, see `Bandit.observe` and `Bandit.reward_of`."""
         arms = self.arms.index_select(0, slots)
-        learns = (counts * depths > 0).to(REAL)
+        learns = ((counts > 0) & ((depths > 0) | self.never_drafts.index_select(0, arms))).to(REAL)
         if self._costs is None:
             rewards = (counts - 1).to(REAL) / self.depth
         else:
