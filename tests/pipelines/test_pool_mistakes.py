@@ -23,7 +23,7 @@ MISTAKES = {
     "suite.conversations must lie in [0, 1]": ("eval", "suite=mixed", "suite.conversations=2"),
     "name=pool is reserved for the pool of all drafters": ("train-drafter", "domain=sql", "name=pool"),
     "name=auto is reserved for the default of drafter=": ("train-drafter", "domain=sql", "name=auto"),
-    "name=a+b is that of a hybrid drafter": ("import", "path=x", "name=a+b"),
+    "name=a+b has a +, which joins the names of hybrids": ("import", "path=x", "name=a+b"),
     "suite.questions= is read by suite=papers|auto|vllm only": ("eval", "suite=quick", "suite.questions=x"),
     "calibrate measures this machine": ("calibrate", "latency=h100-8b"),
     "domain.weights= are the shares of domain=general": ("prepare-data", "domain=sql", "domain.weights.math=1"),
