@@ -38,7 +38,8 @@ TOP = """# Results
 
 `scripts/results.py` writes this page from `docs/reports`. Each section names its command, device, date and commit. The
 commit is the one that added the report: `git log COMMIT..` lists what changed in the code since. Speed-ups are ratios
-to plain decoding by the same engine in the same run, measured one prompt at a time, methods taking turns. MAT is the
+to plain decoding in fast numerics by the same engine in the same run, methods taking turns, one prompt at a time unless
+a section names a batch size. MAT is the
 mean number of tokens that one draft-and-verify cycle emits. The target is `smollm2-135m`; drafters are named as in
 [Pools and selectors](pools.md). {gpu}"""
 STYLE = """
@@ -154,6 +155,8 @@ def selectors(report: Report) -> Iterator[str]:
     """The table of replayed selectors, best first."""
     rows = sorted((row for row in overall(report) if row["source"] != "live"), key=lambda row: -row["mat"])
     yield f"Selectors, replayed exactly on {rows[0]['num_prompts']} answers; regret is in cycles a request:"
+    if len(rows) > MOST_ROWS:
+        yield f"The best {MOST_ROWS} of {len(rows)} methods:"
     cells = [[row["method"], f"{row['mat']:.2f}", f"{row['regret_cycles']:.2f}"] for row in rows[:MOST_ROWS]]
     yield table(["method", "MAT", "regret"], cells)
 

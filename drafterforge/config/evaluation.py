@@ -72,7 +72,7 @@ class SuiteConfig:
         [1, 2, 4, 8], "scaling, auto: batch sizes to time; vllm: numbers of requests sent at a time"
     )
     context_lengths: list[int] = setting([256, 512, 1024], "scaling, auto: context lengths to time, in tokens")
-    pool_sizes: list[int] = setting([1, 2, 4, 8, 16], "scaling: numbers of drafters to time, as far as available")
+    pool_sizes: list[int] = setting([1, 2, 4, 8, 16], "scaling: numbers of drafters to time, up to those of the pool")
     vllm_command: str = setting("vllm", "vllm: the program that starts a server, by name or by path")
     server_args: list[str] = setting([], "vllm: further arguments of every server, such as [--enforce-eager]")
     server_env: dict[str, str] = setting({}, "vllm: environment variables of every server, beside this shell's")

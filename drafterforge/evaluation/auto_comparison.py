@@ -51,7 +51,7 @@ def decisions_share(answers: Sequence[Generation]) -> float | None:
 def ratios(measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Tokens/s of `auto` over those of the best fixed method, chosen in hindsight, and over plain decoding.
 
-    Plain decoding can be the best fixed method; in invariant numerics it counts in the numerics that are faster.
+    Plain decoding, in fast numerics, can be the best fixed method.
     """
     by_method = answers_by_method(measurements)
     answers = by_method[AUTO]

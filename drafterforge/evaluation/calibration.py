@@ -34,6 +34,7 @@ from drafterforge.schedulers.latency import FILE, STEPS, Cycles, LatencyProfile,
 from drafterforge.schedulers.latency_fit import MIN_CYCLES, fit_step, fit_terms, median_error, unpriced
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
+from drafterforge.tree.grow import TreeShape
 
 TOKENS_PER_CYCLE = 2.0  # rough mean accept length of trees drawn from a grid
 INPUTS = tuple(Cycles.__dataclass_fields__)
@@ -52,7 +53,8 @@ class CycleTimes:
         position = len(answer.prompt)
         for number, cycle in enumerate(answer.cycles):
             is_last = number == len(answer.cycles) - 1  # the last cycle refreshes nothing
-            values = {"depth": cycle.depth, "top_k": cycle.top_k, "nodes": cycle.num_nodes, "length": position}
+            tree = TreeShape(cycle.num_nodes, cycle.depth, max(cycle.top_k, 1)).drafted
+            values = {"depth": tree.depth, "top_k": tree.top_k, "nodes": tree.num_tokens, "length": position}
             values |= {"emitted": cycle.accept_length, "draft": cycle.draft_s - cycle.refresh_s}
             values |= {"refresh": 0.0 if is_last else cycle.refresh_s, "verify": cycle.verify_s, "host": cycle.host_s}
             for name, value in values.items():
@@ -189,7 +191,7 @@ def fit_profile(
     drift.  The probes of held-out answers are not used.
     """
     probe = CycleTimes.join([answer.probes for answer in answers])
-    nodes = tuple(sorted({1, *grid.num_tokens}))
+    nodes, largest = tuple(sorted({1, *grid.num_tokens})), grid.largest
     token_s = sum(probe.seconds(step) for step in STEPS)
     kilotokens = probe.cycles.length / 1000.0
     profile = LatencyProfile(
@@ -198,8 +200,8 @@ def fit_profile(
         target=target.name,
         drafter=cfg.drafter,
         nodes=nodes,
-        top_ks=grid.top_ks,
-        depth=max(grid.depths),
+        top_ks=tuple(sorted({min(top_k, largest.top_k) for top_k in grid.top_ks})),
+        depth=max(largest.depth, 1),
         seconds={},
         autoregressive=fit_terms({"token": np.ones_like(kilotokens), "kilotoken": kilotokens}, token_s),
         errors={},

@@ -20,7 +20,7 @@ FIXED_SELECTORS = ("none", STATIC)
 
 
 def answers_by_method(measurements: Sequence[Measurement]) -> dict[str, list[Generation]]:
-    """Answers of our methods, those decoded together as one; plain decoding in the numerics that are faster."""
+    """Answers of our methods, those decoded together as one; plain decoding in fast numerics."""
     by_method: dict[str, list[Generation]] = {}
     for measurement in sorted(measurements, key=lambda measurement: measurement.group):
         if measurement.method != INVARIANT and not measurement.external:

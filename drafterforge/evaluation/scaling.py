@@ -50,9 +50,9 @@ def time_along_axes(
         all_requests += longer
         if longer:
             measure(CONTEXT, length, range(len(all_requests) - len(longer), len(all_requests)))
-    for size in cfg.suite.pool_sizes:
-        if size <= len(factory.pool.names):
-            measure(POOL_SIZE, size, indices, factory.with_pool_size(size).build([POOL]))
+    count = len(factory.pool.names)
+    for size in dict.fromkeys(min(size, count) for size in cfg.suite.pool_sizes):
+        measure(POOL_SIZE, size, indices, factory.with_pool_size(size).build([POOL]))
     return measurements, all_requests
 
 
@@ -133,6 +133,8 @@ def scaling_curves(
     curves = {axis: list(points) for axis, points in replayed.items()}
     for row in rows:
         if row.get("axis") and not str(row["method"]).startswith("autoregressive"):
-            point = {"method": row["method"], "at": row["at"]} | {key: row[key] for key in FIGURES}
+            sampled = row["temperature"] and row["axis"] != TEMPERATURE
+            name = f"{row['method']} (temperature {row['temperature']:g})" if sampled else row["method"]
+            point = {"method": name, "at": row["at"]} | {key: row[key] for key in FIGURES}
             curves.setdefault(row["axis"], []).append(point)
     return curves

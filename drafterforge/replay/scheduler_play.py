@@ -71,7 +71,7 @@ def actions_of(
     policy: ShapePolicy | GrowingPolicy, traces: Traces, drafter: int, profile: LatencyProfile
 ) -> tuple[OutcomeTable, np.ndarray, int]:
     """The outcomes of a policy's grid, its action at each root [R], and the cycles for which it is held."""
-    table = build_table(traces, policy.grid, drafter, profile)
+    table = build_table(traces, policy.grid, drafter, profile, policy.grows)
     if policy.grows:
         return table, grown_actions(policy, traces, drafter), 1
     return table, shape_actions(policy, traces, drafter, torch.Generator().manual_seed(0)), policy.hold_cycles

@@ -44,14 +44,19 @@ class OutcomeTable:
         return np.diff(self.starts)
 
 
-def build_table(traces: Traces, grid: ActionGrid, drafter: int, profile: LatencyProfile) -> OutcomeTable:
-    """The outcomes of all actions; the last cycle of an answer has no refresh."""
-    tokens = traces.accept_lengths(grid, drafter)
+def build_table(
+    traces: Traces, grid: ActionGrid, drafter: int, profile: LatencyProfile, grows: bool = False
+) -> OutcomeTable:
+    """The outcomes of all actions; the last cycle of an answer has no refresh.
+
+    grows: for a policy that sets the number of nodes after drafting, so that trees are drafted at their full width.
+    """
+    tokens, shapes = traces.accept_lengths(grid, drafter), grid.table if grows else grid.drafted
     seconds = np.empty(tokens.shape, dtype=np.float32)
     for start in range(0, len(tokens), CHUNK):
         rows = slice(start, start + CHUNK)
-        depths, nodes = drafted_trees(grid.table, traces.levels[rows, None])
-        cycles = Cycles(depths, grid.table[None, :, 2], nodes, traces.positions[rows, None], tokens[rows].astype(int))
+        depths, nodes = drafted_trees(shapes, traces.levels[rows, None])
+        cycles = Cycles(depths, shapes[None, :, 2], nodes, traces.positions[rows, None], tokens[rows].astype(int))
         is_last = tokens[rows] >= traces.ahead[rows, None]
         seconds[rows] = profile.cycle_s(cycles) - np.where(is_last, profile.step_s("refresh", cycles), 0.0)
     answer_of = traces.answer_of

@@ -27,6 +27,7 @@ PARTS = {  # name -> files below the package; a file belongs to the first part t
     "sizes": ("targets/shape.py",),  # read by `plan` and `size=auto`, by no decoding
     "drafters": ("drafters/**/*.py",),
     "kernels": ("kernels/*.py", "kernels/*.c", "kernels/*.h"),
+    "prices": ("evaluation/calibration.py", "replay/table.py", "schedulers/latency*.py"),  # of a cycle, in replays
     "policy training": ("training/planner.py", "training/policies.py", "training/ppo*.py"),
     "replay": ("replay/*.py",),
     "router": ("router/*.py", "training/router*.py"),
@@ -50,6 +51,12 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "1fab23b6e25b": "e89a43a3a1de",  # targets: errors
     "74416bdf5874": "4926cf2d0362",  # schedulers: errors
     "5c0b53e2eecf": "349ceaca1a3a",  # selectors: arms that never draft
+    "fa62b48938df": "1cf7bb4592a6",  # replay: prices, which are a part of their own
+    "a7bab2f09341": "699ec11ff532",  # policy training: the same
+    "4926cf2d0362": "347711f3bd41",  # schedulers: the same
+    "99ed51929881": "ef83d368f2e2",  # tree: a name for what is drafted
+    "d71ceb4a7ab4": "37890958c0cf",  # runtime: sampling numbers beside CUDA graphs
+    "349ceaca1a3a": "890451fb99db",  # selectors: states name their drafters
 }
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")
 CHOOSERS = ("", "none", "static", "oracle")  # selectors and schedulers that run no code of their room
@@ -76,7 +83,7 @@ def parts_behind(*, live: bool, selector: str, schedule: str) -> list[str]:
     parts = list(LIVE if live else REPLAYED)
     parts += ["selectors"] if selector not in (*CHOOSERS, "router") else []
     parts += ["router"] if selector == "router" else []
-    parts += ["schedulers", "policy training"] if schedule not in CHOOSERS else []
+    parts += ["schedulers", "policy training", "prices"] if schedule not in CHOOSERS else []
     return parts
 
 

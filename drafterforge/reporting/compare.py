@@ -199,7 +199,9 @@ def _row(
 
 
 def _requests(report: Report, row: Mapping[str, Any]) -> list[tuple[float, float, float | None]]:
-    """Tokens, cycles and seconds of each request of a row; empty unless they add up to the row."""
+    """Tokens, cycles and seconds of each request of a row; empty unless they add up to the row, or on an axis."""
+    if row.get("axis"):  # requests are recorded off the axes only
+        return []
     entries = mapping(curves_of(report).get("per_request")).get(str(row.get("method")))
     requests = []
     for entry in entries if isinstance(entries, list) else []:

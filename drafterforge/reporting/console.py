@@ -112,7 +112,7 @@ def _live(report: dict[str, Any], console: Console) -> None:
     live = [row for row in overall_rows(report) if row["source"] == "live"]
     single, scaled = ([row for row in live if bool(row.get("axis")) == is_scaled] for is_scaled in (False, True))
     if single:
-        console.print(_timed(single, "live, one request at a time, methods alternating"))
+        console.print(_timed(single, "live, one request at a time, methods in turns"))
     _by_domain(report, console)
     for axis in dict.fromkeys(row["axis"] for row in scaled if "auto" not in report["curves"]):
         of_axis = [row for row in scaled if row["axis"] == axis]

@@ -86,9 +86,7 @@ def _timed_rows(title: str, rows: list[Mapping[str, Any]]) -> ReportTable:
         for row in rows
     ]
     headings = ["method", "domain", "speed-up", "95 %", "mismatches", "tokens/s", "MAT", "p", "prompts", "MB", "dtype"]
-    note = (
-        "Decoded live, methods alternating prompt by prompt. Speed-up: tokens/s over those of autoregressive decoding."
-    )
+    note = "Decoded live, methods in turns. Speed-up: tokens/s over those of autoregressive decoding."
     if any(number(row.get("mat")) is not None for row in rows):
         note += " MAT: mean number of tokens emitted by a cycle (one draft and its verification)."
     if names_trees(text(row.get("method")) for row in rows):

@@ -8,6 +8,7 @@ never change an answer.  Axes: B rows, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,9 @@ from torch import Tensor
 
 from drafterforge.config.sampling import require_sampling
 from drafterforge.kernels.gpu import upload
+from drafterforge.runtime.shapes import next_power
 
+NUMBERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # of a row
 NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}  # values with which a filter keeps every token
 NUCLEUS_GUESS = 512  # most probable tokens that are tried before a whole row is sorted
 
@@ -58,18 +61,32 @@ class Picker:
     """Chooses the next token of every row, each by its own `Sampling`."""
 
     def __init__(self, rows: Sequence[Sampling], vocab_size: int, device: torch.device) -> None:
-        self.rows, self.device = list(rows), device
-
-        def column(name: str) -> Tensor:
-            return torch.tensor([[getattr(row, name)] for row in rows], dtype=torch.float64, device=device)
-
-        self.temperature, self.top_k, self.top_p = column("temperature"), column("top_k").long(), column("top_p")
-        self.min_p, self.penalty = column("min_p"), column("repetition_penalty")
+        self.rows, self.device, self.vocab_size = list(rows), device, vocab_size
+        numbers = [[float(getattr(row, name)) for name in NUMBERS] for row in rows]
+        self._read(torch.tensor(numbers, dtype=torch.float64, device=device))
         self.plain = all(row.plain for row in rows)
         self.greedy = all(row.temperature == 0 for row in rows)
         self.penalised = any(row.repetition_penalty != 1 for row in rows)
-        self.filters = {name for name, neutral in NEUTRAL.items() if any(getattr(row, name) != neutral for row in rows)}
-        self.vocab_size = vocab_size
+        self.filters = frozenset(
+            name for name, neutral in NEUTRAL.items() if any(getattr(row, name) != neutral for row in rows)
+        )
+        self.num_best = min(next_power(max(1, *(row.top_k for row in rows))), vocab_size)  # that hold every row's top_k
+
+    def _read(self, numbers: Tensor) -> None:
+        """Take the rows' numbers from a tensor, [B, 5], whose values may change later."""
+        self.numbers = numbers
+        self.temperature, self.top_k, self.top_p, self.min_p, self.penalty = numbers.split(1, dim=1)
+
+    @property
+    def steps(self) -> tuple:
+        """What decides the operations of a choice; pickers with equal steps differ in their numbers alone."""
+        return self.greedy, self.penalised, self.filters, self.num_best
+
+    def reading(self, numbers: Tensor) -> Picker:
+        """A picker of the same steps that reads its numbers from a tensor, [B, 5], as they are when it chooses."""
+        twin = copy(self)
+        twin._read(numbers)
+        return twin
 
     def noise(self, positions: Sequence[int], count: int, stream: int = 0) -> Tensor | None:
         """Noise of `count` positions from each row's position on, [B, count]; None if no row samples."""
@@ -115,9 +132,8 @@ class Picker:
     def _filtered(self, logits: Tensor) -> Tensor:
         """Logits [B, V], -inf for filtered tokens."""
         if "top_k" in self.filters:
-            count = min(max(row.top_k for row in self.rows), self.vocab_size)
-            values = logits.topk(count, dim=-1).values
-            least = values.gather(-1, (self.top_k.clamp(max=self.vocab_size) - 1).clamp(min=0))
+            values = logits.topk(self.num_best, dim=-1).values
+            least = values.gather(-1, (self.top_k.long() - 1).clamp(min=0, max=self.num_best - 1))
             logits = logits.masked_fill((logits < least) & (self.top_k > 0), float("-inf"))
         if "top_p" in self.filters:
             least = self._nucleus(logits)

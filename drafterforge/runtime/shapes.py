@@ -28,3 +28,8 @@ def choose_shape(config: RuntimeConfig, device: torch.device, dtype: torch.dtype
 def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
     """The shape with the largest of every number."""
     return TreeShape(*(max(getattr(shape, key) for shape in shapes) for key in ("num_tokens", "depth", "top_k")))
+
+
+def next_power(count: int) -> int:
+    """The least power of 2 that is at least `count`, which is positive."""
+    return 1 << (count - 1).bit_length()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.capture import host_copy
 from drafterforge.runtime.rows import Joining, Mark, Row
-from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import ROOT_ALONE
 from drafterforge.runtime.static_cycle import HostReport, StaticCycle
 from drafterforge.runtime.static_pool import StaticSelection
@@ -35,7 +33,7 @@ from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 FIRST_SLOTS = 512  # of the smallest buffers; larger ones have twice as many, and so on
-MOST_BUFFERS, MOST_CYCLES = 16, 64  # buffers kept for later batches; trees and samplings captured in one buffer
+MOST_BUFFERS, MOST_CYCLES = 16, 64  # buffers kept for later batches; cycles captured in one buffer
 
 
 class StaticBatch(Batch):
@@ -58,7 +56,6 @@ class StaticBatch(Batch):
         super().__init__(target, None, invariant)
         self.drafters, self.buffers, self.largest, self.selection = drafters, buffers, shape, selection
         self.static: StaticRows | None = None
-        self.samplings: tuple[Sampling, ...] = ()  # of the rows, without their seeds
         self.fresh_seen: Tensor | None = None
         self.current: StaticCycle | None = None  # of this cycle
         self.host_report: HostReport | None = None
@@ -119,7 +116,8 @@ class StaticBatch(Batch):
             rows.copy_row(row, source, source_row)
         self._release()
         self.static, rows.owner = rows, weakref.ref(self)
-        self.root, self.samplings = rows.root, tuple(replace(row.sampling, seed=0) for row in self.rows)
+        self.root = rows.root
+        rows.sampling.copy_(self.picker.numbers)
 
     def _release(self) -> None:
         if self.static is not None:
@@ -165,14 +163,15 @@ class StaticBatch(Batch):
         self.current = self._device_cycle(record.bounds)
 
     def _device_cycle(self, shape: TreeShape) -> StaticCycle:
-        """The cycle of this shape and these samplings, captured at its first use."""
+        """The cycle of this shape and these steps of sampling, captured at its first use."""
         masked, policy, report = False, None, None
         if self.selection is not None:
             masked, policy, report = self.selection.masked, self.selection.policy, self.selection.report
-        key, cycles = (shape, masked, report, self.invariant, self.samplings), self.static.cycles
+        key, cycles = (shape, masked, report, self.invariant, self.picker.steps), self.static.cycles
         cycle = cycles.pop(key, None)
         if cycle is None:
-            cycle = StaticCycle(self.static, shape, self.picker, self.invariant, masked, policy, report)
+            picker = self.picker.reading(self.static.sampling)
+            cycle = StaticCycle(self.static, shape, picker, self.invariant, masked, policy, report)
         cycles[key] = cycle  # at the end: the least recently used cycle is dropped first
         if len(cycles) > MOST_CYCLES:
             del cycles[next(iter(cycles))]

@@ -21,7 +21,7 @@ from drafterforge.runtime.capture import host_copy
 from drafterforge.runtime.pool import Pool, group_alone
 from drafterforge.runtime.pool_members import PoolMembers
 from drafterforge.runtime.pool_proposer import PoolProposer
-from drafterforge.runtime.shapes import bounds
+from drafterforge.runtime.shapes import bounds, next_power
 from drafterforge.runtime.static_cycle import HostReport, Report
 from drafterforge.schedulers.growing import GrowingPolicy
 from drafterforge.schedulers.observation import CHILDREN, best_children
@@ -54,11 +54,6 @@ def require_stackable(pool: Pool, name: str, drafter: Drafter) -> None:
             f"drafter {name!r} does not stack with {', '.join(pool.names)}, as cycles of fixed shapes need; "
             "open the engine with graphs=False"
         )
-
-
-def next_power(count: int) -> int:
-    """The power of 2 that is at least `count`."""
-    return 1 << (count - 1).bit_length()
 
 
 def retrieves(pool: Pool) -> bool:

@@ -18,6 +18,7 @@ from drafterforge.drafters.eagle3.stack import StackReader
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.kernels import gpu
 from drafterforge.kernels.cache import KeyValueCache
+from drafterforge.runtime.sampling import NUMBERS
 from drafterforge.targets.load import Target
 from drafterforge.tree.tries import num_packed
 
@@ -51,6 +52,7 @@ class StaticRows:
         self.cache.reserve(slots)
         self.lengths, self.root = zeros(batch), zeros(batch)
         self.uniform = zeros(batch, max_depth + 1, kind=torch.float64)
+        self.sampling = zeros(batch, len(NUMBERS), kind=torch.float64)
         self.seen = zeros(batch, target.head_weight.shape[0], kind=torch.bool)  # tokens with a repetition penalty
         self.row_plans = zeros(batch, ROW_PLAN)
         self.tries = zeros(batch, num_packed(trie_nodes), kind=torch.float64) if trie_nodes else None

@@ -82,6 +82,17 @@ class ActionGrid:
         """num_tokens, depth and top_k of each action, [A, 3]."""
         return np.array([(shape.num_tokens, shape.depth, shape.top_k) for shape in self.shapes])
 
+    @cached_property
+    def drafted(self) -> np.ndarray:
+        """`table` with the depth and top_k of what is drafted, which a few nodes limit, [A, 3]."""
+        drafted = (shape.drafted for shape in self.shapes)
+        return np.array([(shape.num_tokens, shape.depth, shape.top_k) for shape in drafted])
+
+    @property
+    def largest(self) -> TreeShape:
+        """The most nodes, levels and top_k that are drafted."""
+        return TreeShape(self.num_tokens[-1], self.depths[-1], self.top_ks[-1]).drafted
+
     def index(self, shape: TreeShape) -> int:
         if shape not in self.shapes:
             raise ConfigError(f"{describe(shape)} is no action of the grid {self.name!r}, which has {self.summary}")

@@ -106,7 +106,8 @@ class LatencyProfile:
 
     def check(self, grid: ActionGrid, path: Path | str) -> None:
         """Refuse a grid with shapes larger than the measured ones."""
-        if max(grid.num_tokens) > self.nodes[-1] or max(grid.top_ks) > self.top_ks[-1] or max(grid.depths) > self.depth:
+        tree = grid.largest
+        if tree.num_tokens > self.nodes[-1] or tree.top_k > self.top_ks[-1] or tree.depth > self.depth:
             raise ConfigError(
                 f"{path} measured trees up to {self.nodes[-1]} nodes, {self.depth} levels and top_k {self.top_ks[-1]}, "
                 f"but the grid {grid.name!r} has {grid.summary}; type `drafterforge calibrate drafter={self.drafter} "

@@ -177,7 +177,8 @@ class Selector(Memory, ABC):
     def _kind(self) -> dict[str, Any]:
         plain = {key: value for key, value in self.options.items() if isinstance(value, str | int | float | None)}
         costs = None if self.costs is None else self.costs.tolist()
-        return {"version": STATE_VERSION, "selector": self.name, "depth": self.depth, "costs": costs, "options": plain}
+        kind = {"version": STATE_VERSION, "selector": self.name, "drafters": list(self.drafters), "depth": self.depth}
+        return kind | {"costs": costs, "options": plain}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next choices depend on, as JSON."""

@@ -180,7 +180,7 @@ def ltd_environment(
     traces, drafter, top_k = inputs.traces, inputs.drafter, inputs.traces.spec.score_top_k
     is_depth_alone = name == "depth" and fixed is None
     grid = ltd_grid(inputs.grid, top_k, config.max_depth, config.alone_size if is_depth_alone else None)
-    table = build_table(traces, grid, drafter, inputs.profile)
+    table = build_table(traces, grid, drafter, inputs.profile, grows=True)
     spec = PolicySpec("ltd", "ltd", "", "", "", "", grid.as_dict(), top_k=top_k)
     settings = config.num_envs, reward_of(config), seed
     if name == "size":
@@ -200,7 +200,7 @@ def train_marginal(
     spec: with the grid of `marginal_grid`.  The search varies one number at a time until neither changes.
     """
     traces, drafter, grid = inputs.traces, inputs.drafter, ActionGrid.of(spec.grid)
-    table = build_table(traces, grid, drafter, inputs.profile)
+    table = build_table(traces, grid, drafter, inputs.profile, grows=True)
     seconds = torch.from_numpy(verify_s(inputs.profile, grid.num_tokens, float(traces.positions.mean())))
     tried: dict[tuple[float, float], float] = {}
     curve: Curve = []

@@ -57,9 +57,8 @@ def expand(
         if isinstance(growth, MaskedGrowth):
             growth.drafted = torch.zeros_like(root)
         return root_only(root)
-    if growth is None and retrieval is None:  # wider or deeper candidates could not be among the best
-        num_drafted = shape.num_tokens - 1
-        shape = TreeShape(shape.num_tokens, min(shape.depth, num_drafted), min(shape.top_k, num_drafted))
+    if growth is None and retrieval is None:
+        shape = shape.drafted
     logits, batch = logits.float(), root.numel()
     top_k = min(shape.top_k, logits.shape[-1])
     masked = isinstance(growth, MaskedGrowth)

@@ -38,6 +38,12 @@ class TreeShape:
         """Candidates that drafting yields: k + (d - 1) k^2."""
         return 0 if self.depth == 0 else self.top_k + (self.depth - 1) * self.top_k**2
 
+    @property
+    def drafted(self) -> TreeShape:
+        """The shape that yields the same tree without candidates too wide or too deep to be among its nodes."""
+        most = self.num_tokens - 1
+        return TreeShape(self.num_tokens, min(self.depth, most), max(min(self.top_k, most), 1))
+
 
 class Proposals(Protocol):
     """What a drafter proposes along the most probable branch of a row's tree."""

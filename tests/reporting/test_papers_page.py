@@ -39,7 +39,7 @@ def test_a_row_is_old_if_a_part_of_the_code_behind_it_or_its_drafter_changed():
 
 
 def test_a_report_of_a_policy_is_old_if_the_code_that_trained_it_changed():
-    code = dict.fromkeys(("drafters", "replay", "tree", "schedulers", "policy training"), "1")
+    code = dict.fromkeys(("drafters", "replay", "tree", "schedulers", "policy training", "prices"), "1")
     for rows in ([], [replay_row("policy resps", "static", 2.0)]):
         measured = full_report(rows=rows) | {"code": code}
         assert is_current(measured, code, {}) and not is_current(measured, code | {"policy training": "2"}, {})

@@ -59,6 +59,16 @@ def test_fixed_shapes_sample_alike_and_can_be_invariant(sampling, dtype):
     assert [answer.tokens for answer in static.generate(PROMPTS, 14, mixed)] == [answer.tokens for answer in expected]
 
 
+def test_samplings_that_differ_in_numbers_alone_share_a_cycle():
+    target = tiny_target(eos_token_id=None)
+    engine = Engine(target, fused(target), TreeShape(12, 3, 3), graphs=True)
+    mixed = [Sampling(temperature=0.7, top_k=9, seed=1), Sampling(temperature=1.2, top_k=12, seed=2), GREEDY]
+    for samplings in (mixed, mixed[::-1], [mixed[1], *mixed[::2]]):
+        expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, 14, samplings)]
+        assert [answer.tokens for answer in engine.generate(PROMPTS, 14, samplings)] == expected
+    assert [len(rows.cycles) for name, rows in engine.buffers.items() if name[0] == len(PROMPTS)] == [1]
+
+
 @pytest.mark.slow
 def test_buffers_grow_with_the_text_and_serve_the_next_request(monkeypatch):
     monkeypatch.setattr(static_batch, "FIRST_SLOTS", 32)

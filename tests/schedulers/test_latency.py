@@ -12,6 +12,7 @@ from drafterforge.config.replay import LatencyConfig
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.calibration import CycleTimes, ProbedAnswer, errors_on, fit_profile
 from drafterforge.replay.trace import load_shards, save_shard
+from drafterforge.runtime.rows import Cycle, Generation
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.base import RandomScheduler
 from drafterforge.schedulers.latency import STEPS, Cycles, hats, path_of_device, read_profile, terms
@@ -121,6 +122,33 @@ def test_too_few_cycles_name_the_setting_that_adds_more():
     few = probed_answer(costs, only(seen, seen.nodes < 8), 1.0)
     with pytest.raises(ConfigError, match=r"verify \(20 nodes\); type latency.num_prompts=2"):
         fit_profile(CalibrateConfig(drafter="a"), tiny_target(), grid, [few])
+
+
+def test_levels_are_priced_by_trees_whose_nodes_leave_room_for_them():
+    """A tree of two nodes drafts one level, however many are asked for, and says nothing about the others."""
+    costs, grid, draw = profile(), ActionGrid("g", (1, 2, 4, 8, 20), (1, 2, 3, 4, 5), (1, 2, 3, 5)), drawn(600)
+    shapes = [grid.shapes[index % len(grid)] for index in range(len(draw.length))]
+    trees = Cycles(*np.array([(s.drafted.depth, s.drafted.top_k, s.num_tokens) for s in shapes]).T, draw.length, 1)
+    assert (trees.depth < [shape.depth for shape in shapes]).any()
+    answer = Generation([])
+    for shape, *seconds in zip(shapes, *(costs.step_s(step, trees) for step in STEPS), strict=True):
+        spent = dict(zip((f"{step}_s" for step in STEPS), seconds, strict=True))
+        spent["draft_s"] += spent["refresh_s"]
+        answer.cycles.append(Cycle(shape.depth, shape.num_tokens, 1, top_k=shape.top_k, **spent))
+    times = CycleTimes()
+    times.add(answer)
+    times.columns["length"] = list(draw.length)
+    fitted = fit_step("draft", times.cycles, times.seconds("draft"), costs)
+    assert fitted == pytest.approx(dict(costs.seconds["draft"]), rel=0.01)
+
+
+def test_a_profile_covers_what_the_nodes_of_its_grid_let_it_draft():
+    grid = ActionGrid("g", (1, 2, 4), (1, 2, 3, 4, 5), (1, 2, 3, 5))
+    costs, cycles = profile(), drawn()
+    small = only(cycles, (cycles.nodes <= 4) & (cycles.depth <= 3) & (cycles.top_k <= 3))
+    fitted = fit_profile(CalibrateConfig(drafter="a"), tiny_target(), grid, [probed_answer(costs, small, 1.0)])
+    assert (fitted.depth, fitted.top_ks) == (3, (1, 2, 3))
+    fitted.check(grid, "latency.json")
 
 
 def test_weights_of_knots_lie_between_neighbours():

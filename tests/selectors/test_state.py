@@ -80,6 +80,7 @@ def test_a_pool_may_change_while_it_runs(name, options):
     assert chooser.num_drafters == len(chooser.drafters) == 3
     state = json.loads(json.dumps(chooser.state_dict()))
     fresh = make(name, **options)
+    fresh.drafters = chooser.drafters
     if "costs" in options:
         fresh.costs = chooser.costs
     fresh.load_state_dict(state)
@@ -136,7 +137,7 @@ def test_a_state_of_another_selector_is_refused_in_one_line():
         (make("squint"), "selector 'hedge', but this selector has 'squint'"),
         (make("hedge", eta=0.6), "'eta': 0.5"),
         (make("hedge", depth=7, eta=0.5), "depth 4, but this selector has 7"),
-        (make("hedge", 4, eta=0.5), "a pool of 3 drafters, but the selector has 4"),
+        (make("hedge", 4, eta=0.5), "drafters ['d0', 'd1', 'd2'], but this selector has ['d0', 'd1', 'd2', 'd3']"),
     ):
         with pytest.raises(ConfigError) as caught:
             selector_of_state.load_state_dict(state)

@@ -135,23 +135,47 @@ def _faster_tasks(evidence: Evidence, form: Form, line: Line) -> tuple[int, Meas
 
 
 def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) -> MeasuredRow | None:
-    """Our row for a cell: of the first report that has one, preferably live as the form asks, with the most prompts."""
-    rows = [
-        row
-        for row in evidence.rows
-        if (row.selector, row.schedule, row.domain) == (line.selector, line.schedule, domain)
-        and figure in row.figures
-        and row.temperature == form.temperature
-    ]
-    rows.sort(key=lambda row: (row.report, row.live != form.live, -row.prompts))
+    """Our row for a cell: of the first report that has one, preferably live as the form asks, with the most prompts.
+
+    A report of the form's first method comes before others, so that methods are compared on the same prompts.
+    """
+    rows = _rows(evidence, form, line, figure, domain)
     if line.drafter == BEST_ALONE:
-        alone = [_of(rows, name) for name in evidence.pool]
-        return max(alone, key=lambda row: row.figures[figure]) if len(alone) > 1 and None not in alone else None
+        return _best_alone(evidence, form, line, figure, domain)
     if line.drafter == EXPERT:  # experts have the names of their domains; compared on the generalist's prompts
+        if domain not in evidence.pool:
+            return None  # the generalist drafts
         generalist = _of(rows, evidence.generalist)
         rows = [row for row in rows if generalist is None or row.report == generalist.report]
         return next((row for row in rows if row.drafter in (EXPERT, domain)), None)
     return _of(rows, evidence.generalist if line.drafter == GENERALIST_ALONE else line.drafter)
+
+
+def _rows(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) -> list[MeasuredRow]:
+    """Rows of a line's selector and schedule with the figure, best first; see `best_row`."""
+
+    def matching(line: Line) -> list[MeasuredRow]:
+        return [
+            row
+            for row in evidence.rows
+            if (row.selector, row.schedule, row.domain) == (line.selector, line.schedule, domain)
+            and figure in row.figures
+            and row.temperature == form.temperature
+        ]
+
+    beside = {row.report for row in matching(form.lines[0])} if form.live and form.lines else set()
+    order = [(row.report not in beside, row.report, row.live != form.live, -row.prompts) for row in matching(line)]
+    return [row for _, row in sorted(zip(order, matching(line), strict=True), key=lambda pair: pair[0])]
+
+
+def _best_alone(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) -> MeasuredRow | None:
+    """The row of the drafter that is best alone in a column; the one with the largest MAT for figures of a cycle."""
+    key = "mat" if figure == "accept_rate" else figure
+    alone = [_of(_rows(evidence, form, line, key, domain), name) for name in evidence.pool]
+    if len(alone) < 2 or None in alone:
+        return None
+    best = max(alone, key=lambda row: row.figures[key])
+    return best if figure == key else _of(_rows(evidence, form, line, figure, domain), best.drafter)
 
 
 def _of(rows: Sequence[MeasuredRow], drafter: str) -> MeasuredRow | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from drafterforge.reporting.papers.form import FIGURES
 from drafterforge.reporting.report_table import format_number
@@ -27,8 +28,8 @@ class Claim:
     left_out: str = ""  # columns whose names start with this do not count; empty: all count
 
     def holds(self, value: float, reference: float) -> bool:
-        ratio = value / reference
-        return (self.least is None or ratio >= self.least) and (self.most is None or ratio <= self.most)
+        low = -inf if self.least is None else self.least * reference
+        return low <= value <= (inf if self.most is None else self.most * reference)
 
 
 def judge(
@@ -47,7 +48,7 @@ def judge(
         columns = list(values)
         pairs = {columns[-1]: (values[columns[-1]], values[columns[0]])} if len(columns) > 1 else {}
     else:
-        pairs = {name: (value, references[name]) for name, value in values.items() if references.get(name)}
+        pairs = {name: (value, references[name]) for name, value in values.items() if name in references}
     if not pairs:
         return "", UNMEASURED
     true = sum(claim.holds(*pair) for pair in pairs.values())

@@ -21,7 +21,7 @@ FIGURES = {  # key -> heading, form, unit
     "draft_ms": ("ms a cycle, drafters", ".2f", ""),
     "select_ms": ("ms a cycle, selector", ".2f", ""),
     "draft_of_overhead": ("% of the overhead, drafting", ".1f", ""),
-    "host_of_overhead": ("% of the overhead, trees", ".1f", ""),
+    "host_of_overhead": ("% of the overhead, the rest", ".1f", ""),
     "schedule_of_overhead": ("% of the overhead, policy", ".2f", ""),
     "schedule_of_total": ("% of the time, policy", ".2f", ""),
     "accuracy": ("% sent to the right drafter", ".0f", ""),
