@@ -12,8 +12,9 @@ While the stream is full, finished requests keep their blocks, so vLLM runs out 
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +79,9 @@ class StreamConnector(ExampleHiddenStatesConnector):
 
     def request_finished(self, request: Any, block_ids: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
         """Whether the blocks of a request must wait for the worker."""
-        entry = finished_request(request, block_ids)
+        # only `prepare-data` sets labels: the parameters of a server's clients are not ours
+        parameters = request.kv_transfer_params if self.labels else None
+        entry = finished_request(request, block_ids, (parameters or {}).get(PARAMETERS, {}))
         if entry is None:
             return False, None
         self.finished.append(entry)
@@ -133,10 +136,12 @@ class StreamConnector(ExampleHiddenStatesConnector):
         return extract_from_kv_cache(cache, slots.to(cache.device), count).cpu()
 
 
-def finished_request(request: Any, block_ids: Sequence[int]) -> FinishedRequest | None:
-    """What is streamed of a request; None if it was aborted, or its target had an adapter or images."""
+def finished_request(request: Any, block_ids: Sequence[int], named: Mapping[str, Any]) -> FinishedRequest | None:
+    """What is streamed of a request; None if it was aborted, or its target had an adapter or images.
+
+    named: what `prepare-data` says of it, see `streaming.sampling`.
+    """
     is_text = request.prompt_token_ids is not None and request.lora_request is None and not request.mm_features
-    named = (request.kv_transfer_params or {}).get(PARAMETERS, {})
     if request.status not in FINISHED or not is_text or not block_ids or named.get("skip"):
         return None
     ids, num_prompt = list(request.all_token_ids), len(request.prompt_token_ids)
@@ -145,7 +150,7 @@ def finished_request(request: Any, block_ids: Sequence[int]) -> FinishedRequest 
     for start, stop in named.get("answered", ()):  # earlier turns
         mask[start:stop] = [1] * (stop - start)
     answer = Answer(
-        id=named.get("id") or request.request_id,
+        id=named.get("id") or secrets.token_hex(8),  # a client may name two of its requests alike
         domain=named.get("domain", ""),
         task=named.get("task", ""),
         split=named.get("split", "train"),
