@@ -201,7 +201,7 @@ class StreamWriter:
         """
         self.folder, self.flush_s, self.retention = Path(folder).expanduser(), flush_s, retention
         with report_write_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(0o700, parents=True, exist_ok=True)  # others must not read what clients ask
         self.lock, key = lock_folder(self.folder), "data.stream" if retention is None else "learn.folder"
         if self.lock is None:
             raise ConfigError(f"another process writes to the stream {folder}; type {key}=OTHER")
@@ -301,6 +301,8 @@ class StreamWriter:
         with self.changed:
             is_first, self.next_try = not self.record.error, time.monotonic() + RETRY_S
             self.record = replace(self.record, error=str(error))
+            if self.retention is not None:  # the numbers of what is lost never come
+                self.record = replace(self.record, below=self.next_number, more=[])
             self.pending, self.pending_bytes = [], 0
         if is_first:
             log.error("drafterforge streams no more answers: %s", error)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from drafterforge.artifacts.atomic import report_write_errors
 from drafterforge.config.learn import LearnConfig
 from drafterforge.data.answers import Answer
 from drafterforge.data.served import ServedAnswer, served_shards
@@ -39,8 +38,6 @@ class AnswerLog:
         retention = Retention(cfg.max_age_h * HOUR_S, self._erased, self._forget)
         limit = int(cfg.ring_gb * GB)
         self.largest = limit // PARTS  # bytes of an answer
-        with report_write_errors(folder):  # others on this machine must not read what clients ask
-            folder.mkdir(0o700, parents=True, exist_ok=True)
         self.writer = StreamWriter(folder, limit, target.backbone.taps, labels, flush_s=FLUSH_S, retention=retention)
 
     def recall(self) -> None:

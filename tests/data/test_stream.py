@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 import time
 from pathlib import Path
@@ -77,6 +78,11 @@ def read_all(reader: StreamReader, first: int = 0) -> list[int]:
         shard += 1
         reader.release(shard)
     return numbers
+
+
+def test_only_its_user_reads_a_stream(tmp_path):
+    write(tmp_path / "ring", range(2))
+    assert stat.S_IMODE((tmp_path / "ring").stat().st_mode) == 0o700
 
 
 def test_many_times_its_bound_passes_through_a_stream_once_and_in_order(tmp_path, monkeypatch):
@@ -311,6 +317,7 @@ def test_a_ring_takes_answers_after_a_reader_has_finished_and_after_an_error(tmp
     add_all(writer, [3])
     writer.close(10)
     assert ring_numbers(tmp_path) == [1, 3] and StreamRecord.read(tmp_path).error == ""
+    assert StreamRecord.read(tmp_path).more == []  # it does not grow by all that follows what was lost
 
 
 def test_erasing_deletes_all_shards_and_what_is_pending_also_while_a_writer_runs(tmp_path, monkeypatch):
