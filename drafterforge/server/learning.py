@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.learned import FOLDER, JOINED, LearnedRecord
+from drafterforge.assembly.build import advisor
 from drafterforge.assembly.drafters import open_named
 from drafterforge.assembly.sources import PoolSource
 from drafterforge.config.hints import flags_for, plain_value
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 POLL_S = 2.0
 STEADY_S = 600.0  # a process that runs as long has started well
 LONGEST_PAUSE_S = 60.0  # between starts of a process that ends sooner
-MOST_STARTS = 5  # of such a process, until it counts as failed
+MOST_STARTS = 5  # of such a process, or of one that ends in every round, until it counts as failed
 LEARNER = "DRAFTERFORGE_LEARNER"  # in the environment of a learner that ends with the server
 LOG, LOG_BYTES = "learner.log", 1 << 20
 
@@ -47,15 +48,24 @@ class LearnerProcess:
         self.command, self.folder = list(command), folder / FOLDER
         self.process: subprocess.Popen | None = None
         self.started, self.num_starts = -math.inf, 0  # moment of the last start; starts since it ran for `STEADY_S`
+        self.num_unfinished = 0  # rounds that ended with the process, since the last version
+        self.num_versions = 0
 
     def watch(self) -> str:
-        """Start the process if it does not run, after pauses if it ends after every start; running | failed."""
+        """Start the process if it does not run, after pauses if it ends after every start; running | failed.
+
+        It has failed if it ended soon after each of `MOST_STARTS` starts, or ended as many rounds unfinished.
+        """
+        record = LearnedRecord.read(self.folder.parent)
+        if record.num_versions > self.num_versions:
+            self.num_versions, self.num_unfinished = record.num_versions, 0
         runs, age_s = self.process is not None and self.process.poll() is None, time.monotonic() - self.started
         if age_s >= STEADY_S and runs:
             self.num_starts = 0
         elif not runs and age_s >= min(POLL_S * 2**self.num_starts, LONGEST_PAUSE_S):
+            self.num_unfinished += bool(record.training)
             self._start()
-        return "failed" if self.num_starts > MOST_STARTS else "running"
+        return "failed" if max(self.num_starts, self.num_unfinished) > MOST_STARTS else "running"
 
     def _start(self) -> None:
         self.started, self.num_starts = time.monotonic(), self.num_starts + 1
@@ -87,7 +97,8 @@ class LearnedDrafters:
         """folder: of the traffic."""
         self.engine, self.pool, self.source, self.folder = engine, engine.drafter, source, folder
         assert isinstance(self.pool, Pool)
-        self.router = TrafficRouter(self.pool.router, {})
+        # the learner sorts requests into kinds by this router, also where the pool has none
+        self.router = TrafficRouter(self.pool.router or advisor(source, self.pool.names), {})
         self.pool.router = self.router
         self.template = self.pool.drafters[self.pool.names[0]]
         retrieval = (parse_hybrid(self.pool.names[0]) or ("", ""))[1]

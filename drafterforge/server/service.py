@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 
 from drafterforge.artifacts.learned import delete_texts
 from drafterforge.assembly.runs import RunsFolder
+from drafterforge.config.progress import say
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError, quote
 from drafterforge.runtime.answer_log import AnswerLog
@@ -56,17 +57,27 @@ class Service:
     def _open_traffic(self) -> TrafficRecorder:
         learn, target = self.cfg.learn, self.engine.target
         answers = AnswerLog(learn, learn.traffic_dir(self.cfg.runs_dir, target.name), target)
-        if answers.memory is not None:
-            self.engine.use_memory(answers.memory)
+        remembers = answers.memory is None or self.engine.use_memory(answers.memory)
+        reasons = {
+            "no expert is trained, because only pools take experts": learn.train and not self.has_pool,
+            "no answer is looked up, because no drafter retrieves": not remembers,
+        }
+        if stated := [reason for reason, holds in reasons.items() if holds]:
+            say(f"learn=on records answers, but {', and '.join(stated)}; drafter=pool does both")
         return TrafficRecorder(learn, answers, self.metrics)
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether learned experts can join the engine's drafters."""
+        return isinstance(self.engine.drafter, Pool)
 
     def _open_learning(self) -> Learning | None:
         """What trains experts and lets them join and leave; None if the engine has no pool that they could join."""
         target, runs_dir, folder = self.engine.target, self.cfg.runs_dir, self.traffic.answers.writer.folder
-        if not isinstance(self.engine.drafter, Pool):
-            return None
         clear = partial(delete_texts, folder, runs_dir, target.name)
         clear()  # of a server that was killed
+        if not self.has_pool:
+            return None
         command = learn_command(self.cfg.learn, target.settings, runs_dir, folder)
         process = LearnerProcess(command, folder) if self.cfg.learn.train else None
         drafters = LearnedDrafters(self.engine, RunsFolder(runs_dir, target, quiet=True), folder)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from drafterforge.artifacts import learned
 from drafterforge.artifacts.learned import JOINED, LearnedRecord, LearnedVersion, update_record
@@ -14,18 +15,23 @@ from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError
 from drafterforge.runtime.arms import ArmKnowledge, RowArms
 from drafterforge.runtime.pool import Pool
+from drafterforge.server import learning
 from drafterforge.server.learning import LearnedDrafters
 
 VERSION = LearnedVersion("traffic-1-v1", "traffic-1", JOINED, "general", 0.1, 0.05, 0.15, 9, 9, "2026-11-25")
 
 
-@pytest.fixture
-def drafters(tmp_path, monkeypatch) -> LearnedDrafters:
+def learned_drafters(tmp_path, monkeypatch) -> LearnedDrafters:
     """Of an engine with one drafter, to which learned ones are added without files."""
     pool = Pool({"general": Retrieval()}, "static")
     engine = SimpleNamespace(drafter=pool, add_drafter=pool.add, remove_drafter=pool.remove)
     monkeypatch.setattr(LearnedDrafters, "_open", lambda *_: Retrieval())
-    return LearnedDrafters(engine, SimpleNamespace(), tmp_path)
+    return LearnedDrafters(engine, SimpleNamespace(default_router=lambda: None), tmp_path)
+
+
+@pytest.fixture
+def drafters(tmp_path, monkeypatch) -> LearnedDrafters:
+    return learned_drafters(tmp_path, monkeypatch)
 
 
 def follow(drafters: LearnedDrafters) -> list[str]:
@@ -48,6 +54,22 @@ def test_what_a_comparison_has_shown_is_expected_of_an_expert_that_joins(drafter
     row = RowArms(arms, ["general", VERSION.name], advised=VERSION.name)
     assert row.beliefs[VERSION.name].mean == pytest.approx(np.log(1.2)) and row.best(0.02) == VERSION.name
     assert RowArms(arms, ["general", VERSION.name]).best(0.02) == "general"  # in requests of other kinds
+
+
+def test_a_pool_without_a_router_sorts_requests_by_the_learner_s(tmp_path, monkeypatch):
+    router = SimpleNamespace(
+        kind="target",
+        labels=["general", "sql"],
+        probabilities=lambda features: np.array([0.01, 0.99]),
+        label_shares=lambda names: np.zeros((2, len(names))),
+    )
+    monkeypatch.setattr(learning, "advisor", lambda source, names: router)
+    drafters = learned_drafters(tmp_path, monkeypatch)
+    expert = replace(VERSION, name="sql-traffic-v1", kind="sql")
+    update_record(tmp_path, lambda record: replace(record, versions=[expert]))
+    names = follow(drafters)
+    advice = drafters.router.advice([1, 2], torch.zeros(2, 6), names, None)
+    assert names[int(advice.argmax())] == "sql-traffic-v1"
 
 
 @pytest.mark.parametrize("error", [ArtifactError("its files are damaged"), RuntimeError("out of memory")])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
-from drafterforge.artifacts.learned import FOLDER
+from drafterforge.artifacts.learned import FOLDER, update_record
 from drafterforge.server import learning
 from drafterforge.server.learning import LONGEST_PAUSE_S, MOST_STARTS, POLL_S, STEADY_S, LearnerProcess
 
@@ -61,3 +62,13 @@ def test_a_failed_learner_that_goes_on_counts_as_running_again(tmp_path, monkeyp
     assert machine.watch(process, 3600.0)[-1] == "failed"
     machine.lifetime_s = float("inf")
     assert machine.watch(process, 3600.0 + LONGEST_PAUSE_S + 2 * STEADY_S)[-1] == "running"
+
+
+def test_a_learner_that_ends_in_every_round_is_reported_until_a_round_ends_first(tmp_path, monkeypatch):
+    machine = Machine(monkeypatch, lifetime_s=STEADY_S + 100.0)
+    process = LearnerProcess([], tmp_path)
+    update_record(tmp_path, lambda record: replace(record, training="sql-traffic-v1"))
+    states = machine.watch(process, SECONDS)
+    assert states[0] == "running" and states[-1] == "failed"
+    update_record(tmp_path, lambda record: replace(record, training="", num_versions=1))
+    assert machine.watch(process, SECONDS + 60.0)[-1] == "running"

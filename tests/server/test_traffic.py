@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import stat
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from drafterforge.data.served import served_rows, served_shards
 from drafterforge.data.stream import erase_stream
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.runtime.engine import Engine
+from drafterforge.server import service
 from tests.server.conftest import HTTP, SHAPE, eventually, pool_of, serving
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -110,6 +112,20 @@ def test_requests_are_left_out(speaking, tmp_path, changes, headers, reason):
         assert up.post(json=request, headers=headers).status_code == 200
         assert up.figure("unrecorded_answers_total", reason=reason) == 1
         assert up.figure("recorded_answers_total") == before
+
+
+def test_a_server_that_only_records_says_so_and_deletes_what_a_killed_one_left(speaking, tmp_path, monkeypatch):
+    lines, cleared = [], []
+    monkeypatch.setattr(service, "say", lines.append)
+    monkeypatch.setattr(service, "delete_texts", lambda *args: cleared.append(args))
+    with serving(Engine(speaking), learn=replace(learning(tmp_path), train=True)):
+        assert [args[0] for args in cleared] == [tmp_path / "ring"]
+    assert lines == [
+        "learn=on records answers, but no expert is trained, because only pools take experts, and no answer is "
+        "looked up, because no drafter retrieves; drafter=pool does both"
+    ]
+    with serving(Engine(speaking, Retrieval(), SHAPE), learn=learning(tmp_path)):
+        assert len(lines) == 1
 
 
 def test_learn_off_writes_no_file(speaking, tmp_path, monkeypatch):
