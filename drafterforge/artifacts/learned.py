@@ -16,6 +16,8 @@ from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.staging import drop_staging
 from drafterforge.config.learn import LearnConfig
+from drafterforge.config.names import parse_hybrid
+from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError, ConfigError
 
 FOLDER, RECORD, RUNNING = "learning", "learned.json", "running"
@@ -168,6 +170,17 @@ def learned_drafters(runs_dir: str, target: str) -> set[str]:
         with suppress(ArtifactError):
             learned |= {*LearnedRecord.read(folder).drafters.values()}
     return learned
+
+
+def without_learned(names: Sequence[str], runs_dir: str, target: str) -> list[str]:
+    """Names without drafters that learned from a server's traffic; prints one line if there are any."""
+    learned = learned_drafters(runs_dir, target)
+    if left_out := [name for name in names if learned & {*(parse_hybrid(name) or (name,))}]:
+        say(
+            f"left out, because they learned from the traffic of a server: {', '.join(left_out)}; `drafterforge learn "
+            "export` packs them"
+        )
+    return [name for name in names if name not in left_out]
 
 
 def _traffic_folders(runs_dir: str, target: str) -> list[Path]:

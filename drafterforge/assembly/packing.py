@@ -11,7 +11,7 @@ from typing import Any
 
 from drafterforge.artifacts.bundles import is_name
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.artifacts.learned import learned_drafters
+from drafterforge.artifacts.learned import without_learned
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.build import advisor
@@ -107,13 +107,7 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
 def packed_names(cfg: ExportConfig, runs: RunsFolder) -> list[str]:
     """Names of the pool's drafters; those learned from a server's traffic are packed only if they are named."""
     names = pool_names(runs, cfg.pool.drafters)
-    learned = set() if cfg.pool.drafters else learned_drafters(cfg.runs_dir, runs.target.name)
-    if left_out := [name for name in names if learned & {*(parse_hybrid(name) or (name,))}]:
-        say(
-            f"left out, because they learned from the traffic of a server: {', '.join(left_out)}; `drafterforge learn "
-            "export` packs them"
-        )
-    return [name for name in names if name not in left_out]
+    return names if cfg.pool.drafters else without_learned(names, cfg.runs_dir, runs.target.name)
 
 
 @dataclass

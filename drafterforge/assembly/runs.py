@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.artifacts.learned import absent_drafters
+from drafterforge.artifacts.learned import absent_drafters, learned_drafters
 from drafterforge.artifacts.locate import find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.sources import DrafterSummary
@@ -60,8 +60,9 @@ class RunsFolder:
         An expert that was trained from another drafter must beat it on validation, on at least `MIN_VAL_PROMPTS`
         prompts: its best step must not be 0. Manifests of earlier versions do not count the prompts, so any number is
         accepted. An expert that was trained from the start was never compared with the generalist, so it is left out if
-        the target has a generalist.
+        the target has a generalist.  What was learned from traffic drafts only once it has beaten all others there.
         """
+        learned = learned_drafters(str(self.folder), self.target.name)
         manifests = {name: Manifest.read(self.find(name)) for name in self.names()}
         general = [name for name, manifest in manifests.items() if domain_of(manifest) == GENERAL]
         has_generalist = any("val_accept_length" in manifests[name].metrics for name in general)
@@ -69,6 +70,7 @@ class RunsFolder:
             name
             for name, manifest in manifests.items()
             if name not in general
+            and name not in learned
             and "val_accept_length" in manifest.metrics
             and (not beats_parent(manifest) if has_parent_drafter(manifest) else has_generalist)
         ]

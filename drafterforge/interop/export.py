@@ -10,6 +10,7 @@ import torch
 
 from drafterforge.artifacts.bundles import find_bundle, named_bundle_dir
 from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.learned import absent_drafters, without_learned
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import check_bundle, drafter_source, locate, target_hint
@@ -108,7 +109,7 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
     """The requested drafters, by name or folder, or all trained and shipped drafters of the target."""
     names = requested_names(cfg)
     loaders: Loaders = {}
-    for name in names or list_artifacts(cfg.runs_dir, facts.name, "drafters"):
+    for name in names or exported_names(cfg.runs_dir, facts.name):
         folder = find_artifact(cfg.runs_dir, facts.name, "drafters", name, hint=command_for(name))
         manifest = open_artifact(folder, "drafters", target_fingerprint=facts.fingerprint, target=facts.name)
         kind = kind_named(kind_of(manifest))
@@ -119,6 +120,13 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
         elif names:
             raise not_exportable(str(folder), kind.name, cfg.format)
     return require_any(loaders, cfg.runs_dir, cfg.format)
+
+
+def exported_names(runs_dir: str, target: str) -> list[str]:
+    """All drafters of a target but those that learned from a server's traffic."""
+    absent = absent_drafters(runs_dir, target)
+    names = [name for name in list_artifacts(runs_dir, target, "drafters") if name not in absent]
+    return without_learned(names, runs_dir, target)
 
 
 def requested_names(cfg: ExportConfig) -> list[str]:

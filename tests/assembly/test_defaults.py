@@ -126,6 +126,13 @@ def test_an_expert_that_was_validated_on_few_prompts_is_left_out(runs, capsys):
     assert "the pool leaves out few: on at least" in capsys.readouterr().err
 
 
+def test_an_expert_that_was_learned_from_traffic_and_joined_there_is_in_the_pool(runs):
+    runs.expert("few", Manifest.read(runs.folder / "tiny/drafters/general"), val_prompts=2)
+    version = LearnedVersion("few", "traffic-1", JOINED, "general", 0.1, 0.05, 0.15, 9, 9, "2026-11-25")
+    update_record(runs.folder / "tiny" / "traffic", lambda record: dataclasses.replace(record, versions=[version]))
+    assert folder(runs).unproven() == [] and "few" in folder(runs).pool()
+
+
 def test_without_a_generalist_drafters_from_scratch_make_the_pool(empty):
     empty.full("sql", "sql")
     empty.full("math", "math")

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
+from drafterforge.artifacts.learned import JOINED, LEFT, LearnedVersion, update_record
 from drafterforge.bundle.write import write_bundle
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.commands import EvaluateConfig
@@ -25,7 +26,7 @@ from drafterforge.drafters.eagle3.spec import NORMS_31
 from drafterforge.drafters.eagle3.train.ttt import PackedBatch, lay_out, unroll
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.evaluation.vllm_exports import names_in_runs
-from drafterforge.interop.export import export_drafters
+from drafterforge.interop.export import export_drafters, exported_names
 from drafterforge.interop.export import write_drafter as write_one
 from drafterforge.interop.layout import lossless_dtype, read_target, served_spec, target_embedding, write_export
 from drafterforge.interop.published_heads import read_head
@@ -52,6 +53,15 @@ def test_export_and_import_give_the_same_drafter(runs, tiny, facts, tmp_path, na
     assert back.spec == source.spec
     for key, tensor in source.state_dict().items():
         assert torch.equal(back.state_dict()[key], tensor), key
+
+
+def test_experts_of_a_server_s_traffic_are_exported_only_if_they_are_named(runs, tiny, facts, tmp_path, capsys):
+    states = {"sql": JOINED, "general": LEFT}
+    versions = [LearnedVersion(name, name, state, "", 0.1, 0.1, 0.1, 9, 9, "") for name, state in states.items()]
+    update_record(runs / "tiny" / "traffic", lambda record: dataclasses.replace(record, versions=versions))
+    assert exported_names(str(runs), "tiny") == []
+    assert "left out, because they learned from the traffic of a server: sql;" in capsys.readouterr().err
+    export(runs, tiny, "sql", tmp_path / "out", format="sglang")
 
 
 @pytest.mark.parametrize("before", [False, True])
