@@ -12,7 +12,8 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,7 @@ from drafterforge.artifacts.atomic import write_bytes_atomic
 from drafterforge.data.answers import Answer, AnswerRows, encode_shard
 from drafterforge.data.features import CachedCapture, Captured
 from drafterforge.data.rows import Row
+from drafterforge.data.turns import conversations
 from drafterforge.errors import ArtifactError, quote
 from drafterforge.prompts.prompt import Transcript
 
@@ -83,14 +85,20 @@ def served_shards(path: str | Path) -> Iterator[tuple[Path, AnswerRows]]:
 
 
 def served_rows(path: str | Path) -> Iterator[Row]:
-    """The answers of a recording; shards that cannot be read are skipped with a warning."""
-    number = 0
+    """The answers of a recording; shards that cannot be read are skipped with a warning.
+
+    The turns of a conversation have one task, so that all of them are in one split.
+    """
+    rows = list[Row]()
     for shard, answers in served_shards(path):
         for answer in answers:
             transcript = Transcript(tuple(answer.input_ids), answer.prompt_tokens, answer.finished)
-            yield Row((), shard.name, number, answer.id, transcript=transcript)
-            number += 1
-    if not number:
+            rows.append(Row((), shard.name, len(rows), answer.id, transcript=transcript))
+    begun = conversations((row.transcript.ids, row.transcript.prompt_tokens) for row in rows)
+    for row in rows:
+        first = begun[row.transcript.ids[: row.transcript.prompt_tokens]]
+        yield replace(row, task=sha256(repr(first).encode()).hexdigest()[:16])
+    if not rows:
         raise ArtifactError(
             f"{path} holds no recorded answers; wanted the folder that `drafterforge serve learn=on` or `record` of a "
             "vLLM server fills"
