@@ -6,6 +6,7 @@ requests that it was not trained on.  It joins if the 95 % interval of its gain 
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -46,6 +47,9 @@ from drafterforge.data.answers import SPLITS, Answer, AnswerRows, AnswerSet, ans
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.served import ServedCaptures, served_shards
 from drafterforge.data.stream import StreamRecord
+from drafterforge.data.turns import conversations
+from drafterforge.drafters.eagle3.kind import Eagle3Kind
+from drafterforge.drafters.registry import kind_named
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.router.traffic import UNKNOWN, traffic_kind
 from drafterforge.targets.capture import FeatureCapture
@@ -53,10 +57,10 @@ from drafterforge.targets.load import Target
 from drafterforge.training.initialisation import generalist_for
 from drafterforge.training.traffic_gate import Verdict, judge_drafter
 
+log = logging.getLogger(__name__)
 ROUND = 16  # answers between two looks, at least, where a kind has too few distinct prompts
 PASSES = 10  # over the answers that an expert is trained on, at most: more of few answers make it worse
 VALIDATIONS = 8  # of a training
-TURN_TOKENS = 8  # of an answer by which the next turn of its conversation is recognised
 SPARE = 16  # times the tokens that a training reads, of which the newest answers are looked at
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Callback]], Path]
 
@@ -102,7 +106,7 @@ def split_newest(
     an expert continues those of earlier rounds, which were trained on it.
     most_tokens: of the rest; older ones are left out.
     """
-    begun = conversations(rows)
+    begun = conversations((row.input_ids, row.prompt_tokens) for row in rows)
     fresh, prompts = {prompt_of(row): row for row in new_prompts(rows, newest)}, new_prompts(rows)
     earlier = {begun[prompt_of(row)] for row in prompts if prompt_of(row) not in fresh}
     held_out: dict[tuple[int, ...], Answer] = {}
@@ -116,31 +120,6 @@ def split_newest(
             tokens += len(row.input_ids)
     newest_rows = [*held_out.values()]
     return {"test": newest_rows[:num_test], "val": newest_rows[num_test:], "train": train}
-
-
-def conversations(rows: Sequence[Answer]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """Prompt -> the first turn of its conversation.
-
-    A turn begins with the prompt of an earlier turn and the first tokens of an answer to it; a prompt alone may be what
-    many conversations have in common, such as instructions.
-    """
-    answers = dict[tuple[int, ...], set[tuple[int, ...]]]()
-    for row in rows:
-        start = row.prompt_tokens
-        answers.setdefault(prompt_of(row), set()).add(tuple(row.input_ids[start : start + TURN_TOKENS]))
-    first, beginnings = dict[tuple[int, ...], tuple[int, ...]](), list[tuple[int, ...]]()
-    for prompt in sorted(answers):  # a prompt comes right before all that begin with it
-        while beginnings and prompt[: len(beginnings[-1])] != beginnings[-1]:
-            beginnings.pop()
-        earlier = (turn for turn in reversed(beginnings) if continues(prompt[len(turn) :], answers[turn]))
-        first[prompt] = first[turn] if (turn := next(earlier, ())) else prompt
-        beginnings.append(prompt)
-    return first
-
-
-def continues(tokens: tuple[int, ...], answers: set[tuple[int, ...]]) -> bool:
-    """Whether tokens begin with one of these answers."""
-    return any(tokens[: len(answer)] == answer for answer in answers)
 
 
 def new_prompts(rows: Sequence[Answer], newest: str = "") -> list[Answer]:
@@ -169,28 +148,47 @@ class TrafficLearner:
         self.folder = cfg.traffic_dir
         self.runs = RunsFolder(cfg.runs_dir, target, quiet=True)
         self.router = advisor(self.runs, [domain_of(name) for name in default_drafters(self.runs)])
-        self.kinds: dict[str, str] = {}  # id of each recorded answer -> its kind of traffic
+        self.kinds: dict[str, str] = {}  # id of each recorded answer -> its kind of traffic, oldest first
         self.least_answers = 0  # recorded in all, before which no kind has enough new ones
         add_traffic_folder(cfg.runs_dir, target.name, self.folder)
         self.delete_unfinished()
         self.delete_unrecorded(LearnedRecord.read(self.folder))
 
     def round(self) -> LearnedVersion | None:
-        """Train and judge an expert of the kind of traffic with most new prompts; None if there are too few."""
+        """Train and judge an expert of the kind of traffic with most new prompts; None if there are too few.
+
+        If that fails, the next kind is tried.
+        """
         record, num_answers = LearnedRecord.read(self.folder), StreamRecord.read(self.folder).answers
         if record.frozen or num_answers < self.least_answers:
             return None
-        by_kind = self.answers()
-        fresh = {kind: len(new_prompts(rows, record.newest.get(kind, ""))) for kind, rows in by_kind.items()}
+        by_kind, held_out, errors = self.answers(), self.cfg.learn.held_out, list[DrafterforgeError]()
+        used = {kind: self.newest_used(rows, record.newest.get(kind, "")) for kind, rows in by_kind.items()}
+        fresh = {kind: len(new_prompts(rows, used[kind])) for kind, rows in by_kind.items()}
         for kind in sorted(fresh, key=lambda name: -fresh[name]):
-            newest, held_out = record.newest.get(kind, ""), self.cfg.learn.held_out
-            splits = split_newest(by_kind[kind], newest, held_out, held_out // 2, self.most_tokens)
+            splits = split_newest(by_kind[kind], used[kind], held_out, held_out // 2, self.most_tokens)
             is_enough = len(splits["train"]) >= held_out and len(splits["val"]) == held_out // 2
-            if fresh[kind] >= self.cfg.learn.min_answers and is_enough:
+            if fresh[kind] < self.cfg.learn.min_answers or not is_enough:
+                continue
+            try:
                 return self.learn(kind, splits, by_kind[kind][-1].id, record)
+            except DrafterforgeError as error:
+                log.warning("no expert of %s was learned: %s", kind, error)
+                errors.append(error)
+        if errors:
+            raise errors[0]
         missing = self.cfg.learn.min_answers - max(fresh.values(), default=0)
         self.least_answers = num_answers + max(missing, ROUND)
         return None
+
+    def newest_used(self, rows: Sequence[Answer], newest: str) -> str:
+        """Id of the newest of a kind's rows that is not newer than an answer; empty if there is none.
+
+        The answer itself may be of another kind now, because the router has changed.
+        newest: id of the answer.
+        """
+        order = {name: number for number, name in enumerate(self.kinds)}
+        return next((row.id for row in reversed(rows) if order[row.id] <= order.get(newest, -1)), "")
 
     def learn(
         self, kind: str, splits: dict[str, list[Answer]], newest: str, record: LearnedRecord
@@ -248,6 +246,7 @@ class TrafficLearner:
     def answers(self) -> dict[str, list[Answer]]:
         """The recorded answers by kind of traffic, oldest first."""
         captures, by_kind = ServedCaptures(self.folder, FeatureCapture(self.target)), dict[str, list[Answer]]()
+        kinds = dict[str, str]()
         shards, tokens = list[AnswerRows](), 0
         for _, rows in reversed([*served_shards(self.folder)]):
             shards, tokens = [rows, *shards], tokens + int(rows.lengths.sum())
@@ -257,11 +256,9 @@ class TrafficLearner:
             for row in rows:
                 if row.answer_tokens < 2:
                     continue
-                if row.id not in self.kinds:
-                    self.kinds[row.id] = self.kind_of(row, captures)
-                kind = self.kinds[row.id]
+                kind = kinds[row.id] = self.kinds.get(row.id) or self.kind_of(row, captures)
                 by_kind.setdefault(kind, []).append(replace(row, domain=kind))
-        self.kinds = {row.id: kind for kind, rows in by_kind.items() for row in rows}
+        self.kinds = kinds
         return by_kind
 
     def kind_of(self, row: Answer, captures: ServedCaptures) -> str:
@@ -325,7 +322,7 @@ class TrafficLearner:
                 f"learning from traffic adds to a trained generalist, and {self.target.name} has none in "
                 f"{self.cfg.runs_dir}; type `drafterforge train-drafter domain=general`, or learn.train=false"
             )
-        init = record.drafters.get(kind, kind if kind in names and self.runs.rank(kind) else generalist)
+        init = record.drafters.get(kind, kind if kind in names and is_adapter(self.runs, kind) else generalist)
         return replace(base, drafter=Eagle3DrafterConfig(init=init, tuning="lora"))
 
     def judge(self, name: str, rows: Sequence[Answer], incumbent: str) -> Verdict:
@@ -354,6 +351,12 @@ class TrafficLearner:
         remaining = {name for version in record.of_state(JOINED) for name in (version.name, version.replaces)}
         deleted = {version.name for version in record.versions} - remaining
         delete_learned(self.cfg.runs_dir, self.target.name, deleted)
+
+
+def is_adapter(runs: RunsFolder, name: str) -> bool:
+    """Whether a drafter is an EAGLE-3 LoRA expert."""
+    kind = kind_named(runs.summary(name).kind)
+    return kind.name == Eagle3Kind.name and kind.is_adapter(runs.find(name))
 
 
 def is_outdated(record: LearnedRecord, current: LearnedRecord, kind: str) -> bool:
