@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
@@ -19,6 +21,7 @@ from drafterforge.artifacts.learned import (
     LearnedVersion,
     delete_learned,
     lock_learner,
+    require_learned_in,
     update_record,
 )
 from drafterforge.artifacts.locate import artifact_dir
@@ -28,6 +31,7 @@ from drafterforge.config.hints import target_flags
 from drafterforge.config.learn import LearnCommandConfig
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.progress import log, table_console
+from drafterforge.data.answers import AnswerRows
 from drafterforge.data.served import served_shards
 from drafterforge.data.stream import MB, StreamRecord, erase_stream, used_bytes
 from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
@@ -47,11 +51,19 @@ def run(cfg: Config) -> Path:
     if cfg.action == "replay":
         return import_module("drafterforge.pipelines.learn_replay").run(cfg)
     folder = cfg.traffic_dir
-    if StreamRecord.read(folder) is None:
+    if (stream := StreamRecord.read(folder)) is None:
         if cfg.action == "status":
             print(f"nothing was recorded in {folder}; `drafterforge serve learn=on` records answers")
             return folder
         raise ArtifactError(f"{folder} holds no recorded traffic; start a server with `drafterforge serve learn=on`")
+    recorded = stream.labels.get("target", cfg.target.folder_name)
+    if recorded != cfg.target.folder_name:
+        raise ConfigError(
+            f"{folder} holds traffic of target {recorded!r}, but this command is for {cfg.target.folder_name!r}; "
+            "type target= as the server was started with"
+        )
+    if cfg.action in ("rollback", "export", "delete"):
+        require_learned_in(cfg.runs_dir, cfg.target.folder_name, folder)
     actions = {"status": show_status, "run": learn, "rollback": roll_back, "export": export_learned, "delete": delete}
     actions.get(cfg.action, set_frozen)(cfg)
     return folder
@@ -98,9 +110,8 @@ def show_status(cfg: Config) -> None:
     table.add_row("answers", f"{sum(len(rows) for _, rows in shards):,} now, {record.answers:,} recorded in all")
     table.add_row("tokens", f"{sum(int(rows.lengths.sum()) for _, rows in shards):,}")
     table.add_row("size", f"{used_bytes(folder) / MB:,.1f} of {record.limit_bytes / MB:,.0f} MB")
-    if shards:
-        oldest = datetime.fromtimestamp(min(path.stat().st_mtime for path, _ in shards))
-        table.add_row("oldest", oldest.isoformat(" ", "minutes"))
+    if (oldest_s := min(write_times(shards), default=None)) is not None:
+        table.add_row("oldest", datetime.fromtimestamp(oldest_s).isoformat(" ", "minutes"))
     for version in learned.versions:
         table.add_row("learned", describe(version))
     for error in filter(None, (record.error, learned.error)):
@@ -115,16 +126,26 @@ def show_status(cfg: Config) -> None:
         print("no answers are recorded; a server that was started with learn=on records them")
 
 
+def write_times(shards: Sequence[tuple[Path, AnswerRows]]) -> Iterator[float]:
+    """Seconds since 1970 at which shards were written; without those that a full ring has deleted since."""
+    for path, _ in shards:
+        with suppress(FileNotFoundError):
+            yield path.stat().st_mtime
+
+
 def roll_back(cfg: Config) -> None:
-    """Let the newest expert leave; the one of its kind that it replaced drafts again."""
+    """Let an expert leave, the newest unless one is named; the one of its kind that it replaced drafts again."""
     left: list[LearnedVersion] = []
 
     def change(record: LearnedRecord) -> LearnedRecord:
         if not (joined := record.of_state(JOINED)):
             raise ConfigError("no expert that was learned from traffic drafts; type `drafterforge learn status`")
-        left.append(joined[-1])
-        record = record.with_state(joined[-1].name, LEFT)
-        return record.with_state(joined[-1].replaces, JOINED) if may_return(joined[-1].replaces) else record
+        names = [version.name for version in joined]
+        if cfg.name and cfg.name not in names:
+            raise ConfigError(f"no learned expert {cfg.name} drafts; type name= with one of {', '.join(names)}")
+        left.append(joined[names.index(cfg.name) if cfg.name else -1])
+        record = record.with_state(left[0].name, LEFT)
+        return record.with_state(left[0].replaces, JOINED) if may_return(left[0].replaces) else record
 
     def may_return(name: str) -> bool:
         path = [cfg.runs_dir, cfg.target.folder_name, "drafters", name]
@@ -139,7 +160,7 @@ def export_learned(cfg: Config) -> None:
     names = [version.name for version in LearnedRecord.read(cfg.traffic_dir).of_state(JOINED)]
     if not names:
         raise ConfigError("no expert that was learned from traffic drafts; type `drafterforge learn status`")
-    config = ExportConfig(target=cfg.target, bundle=cfg.name, runs_dir=cfg.runs_dir)
+    config = ExportConfig(target=cfg.target, bundle=cfg.output_name, runs_dir=cfg.runs_dir)
     if (bundle := bundle_dir(config)).exists():
         raise ConfigError(f"{bundle} exists already; type name=OTHER")
     folders = [artifact_dir(cfg.runs_dir, cfg.target.folder_name, "drafters", name) for name in names]
@@ -147,7 +168,7 @@ def export_learned(cfg: Config) -> None:
     generalists = dict.fromkeys(parent["name"] for parent in parents if parent["kind"] == "drafters")
     pool = PoolConfig(drafters=[*generalists, *(name for name in names if name not in generalists)])
     path = export.run(replace(config, pool=pool))
-    print(f"wrote {path}; next: drafterforge serve bundle={cfg.name}{target_flags(cfg)}")
+    print(f"wrote {path}; next: drafterforge serve bundle={cfg.output_name}{target_flags(cfg)}")
 
 
 def set_frozen(cfg: Config) -> None:
@@ -158,17 +179,24 @@ def set_frozen(cfg: Config) -> None:
 
 
 def delete(cfg: Config) -> None:
-    """Delete all recorded answers, also those that a running server holds, and the experts learned from them."""
-    erase_stream(cfg.traffic_dir)
-    records: list[LearnedRecord] = []
+    """Delete all recorded answers, also those that a running server holds, and the experts learned from them.
 
-    def forget(record: LearnedRecord) -> LearnedRecord:
-        records.append(record)
-        counts = {"num_deletions": record.num_deletions + 1, "num_versions": record.num_versions}
-        return LearnedRecord(frozen=record.frozen, training=record.training, **counts)
+    After a kill at any moment, the same command deletes the rest.
+    """
+    erase_stream(cfg.traffic_dir)
+
+    def leave(record: LearnedRecord) -> LearnedRecord:
+        versions = [replace(version, state=LEFT) for version in record.versions]
+        return replace(record, versions=versions, newest={}, error="", num_deletions=record.num_deletions + 1)
+
+    record = update_record(cfg.traffic_dir, leave)
+    names = [version.name for version in record.versions] + ([record.training] if record.training else [])
+    folders = [artifact_dir(cfg.runs_dir, cfg.target.folder_name, "drafters", name) for name in names]
+    num_drafters = sum(folder.exists() for folder in folders)
+    delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
+
+    def forget(current: LearnedRecord) -> LearnedRecord:
+        return replace(current, versions=[version for version in current.versions if version.name not in names])
 
     update_record(cfg.traffic_dir, forget)
-    names = [version.name for version in records[0].versions]
-    unfinished = [records[0].training] if records[0].training else []
-    delete_learned(cfg.runs_dir, cfg.target.folder_name, [*names, *unfinished])
-    print(f"deleted all recorded answers in {cfg.traffic_dir}, and {len(names)} drafters learned from them")
+    print(f"deleted all recorded answers in {cfg.traffic_dir}, and {num_drafters} drafters learned from them")

@@ -64,7 +64,7 @@ def run(cfg: Config) -> Path:
     report, path = write_report(
         cfg.runs_dir,
         target,
-        cfg.name,
+        cfg.output_name,
         suite="replayed traffic",
         seed=cfg.seed,
         numerics=numerics,

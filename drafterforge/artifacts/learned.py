@@ -154,6 +154,16 @@ def add_traffic_folder(runs_dir: str, target: str, traffic: Path) -> None:
         save_json_atomic(path, [str(folder) for folder in [*folders[1:], traffic.resolve()]])
 
 
+def require_learned_in(runs_dir: str, target: str, traffic: Path) -> None:
+    """ConfigError if experts were learned from a folder of traffic, but for another folder of runs or target."""
+    record = LearnedRecord.read(traffic)
+    folders = [folder.resolve() for folder in _traffic_folders(runs_dir, target)]
+    if (record.versions or record.training) and traffic.resolve() not in folders:
+        raise ConfigError(
+            f"the experts learned from {traffic} are not in {runs_dir}; type runs_dir= as the server was started with"
+        )
+
+
 def absent_drafters(runs_dir: str, target: str) -> set[str]:
     """Names of drafters that were learned from traffic and do not draft: rolled back, or not compared yet."""
     absent: set[str] = set()

@@ -17,6 +17,8 @@ from drafterforge.config.fields import section, setting
 from drafterforge.config.target import TargetConfig
 
 ACTIONS = ("status", "run", "rollback", "freeze", "thaw", "export", "delete", "replay")  # of `drafterforge learn`
+REPLAY_KEYS = ("path", "limit", "max_new_tokens", "old_prompts", "retrieval", "seeds")
+READ_BY = {key: ("replay",) for key in REPLAY_KEYS} | {"name": ("rollback", "replay", "export")}  # key -> actions
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class LearnCommandConfig:
     action: str = setting(
         "status",
         "status: what was recorded and learned | run: learn, as the process that `serve learn=on` starts | rollback: "
-        "take the newest expert back | freeze: learn nothing until thaw | thaw | export: a bundle of the experts | "
+        "take an expert back | freeze: learn nothing until thaw | thaw | export: a bundle of the experts | "
         "delete: all that was recorded and learned | replay: requests of a log, with and without learning from them",
     )
     path: str = setting("", 'replay: a file of {"messages": [...]} lines, in the order of their arrival', input="path")
@@ -68,7 +70,10 @@ class LearnCommandConfig:
     max_new_tokens: int = setting(128, "replay: length limit of an answer, in tokens")
     old_prompts: int = setting(0, "replay: held-out prompts of the package's domains that are decoded afterwards")
     retrieval: bool = setting(True, "replay: false: EAGLE-3 drafters alone, without retrieval and memory")
-    name: str = setting("traffic", "replay, export: name of the report or the bundle")
+    name: str = setting(
+        "",
+        "rollback: the expert, empty: the newest | replay, export: name of the report or the bundle, empty: traffic",
+    )
     target: TargetConfig = section(TargetConfig)
     learn: LearnConfig = section(LearnConfig)
     runs_dir: str = setting("runs", "folder that the server was started with")
@@ -77,20 +82,21 @@ class LearnCommandConfig:
 
     def __post_init__(self) -> None:
         require_seeds(self.seed, self.seeds)
-        require(
-            not self.seeds or self.action == "replay",
-            f"seeds= is read by learn replay only, not by learn {self.action}",
-        )
         require_choice("learn", self.action, ACTIONS)
-        require(
-            bool(self.path) == (self.action == "replay"),
-            "learn replay needs a log: type `drafterforge learn replay LOG.jsonl`"
-            if self.action == "replay"
-            else f"path= is read by learn replay only, not by learn {self.action}",
-        )
+        for key, actions in READ_BY.items():
+            is_read = self.action in actions or getattr(self, key) == getattr(LearnCommandConfig, key, [])
+            readers = "|".join(actions)
+            require(is_read, f"{key}= is read by learn {readers} only, not by learn {self.action}; leave it out")
+        is_logged = bool(self.path) or self.action != "replay"
+        require(is_logged, "learn replay needs a log: type `drafterforge learn replay LOG.jsonl`")
         for key in ("limit", "old_prompts"):
             require_at_least(key, getattr(self, key), 0)
         require_at_least("max_new_tokens", self.max_new_tokens, 2)
+
+    @property
+    def output_name(self) -> str:
+        """Name of the report or the bundle."""
+        return self.name or "traffic"
 
     @property
     def traffic_dir(self) -> Path:

@@ -27,7 +27,8 @@ from drafterforge.artifacts.learned import (
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import artifact_run
 from drafterforge.config.learn import LearnCommandConfig, LearnConfig
-from drafterforge.data.answers import Answer
+from drafterforge.data.answers import Answer, encode_shard
+from drafterforge.data.served import served_shards
 from drafterforge.data.stream import StreamRecord
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.pipelines import learn as learn_pipeline
@@ -36,6 +37,7 @@ from drafterforge.training.traffic import (
     OutdatedRoundError,
     Pace,
     TrafficLearner,
+    is_adapter,
     name_of,
     new_prompts,
     split_newest,
@@ -245,6 +247,15 @@ def test_a_round_that_is_under_way_adds_nothing_after_a_freeze_or_a_rollback(rou
     assert not rounds.artifact("drafters", "sql-traffic-0a1b-v2").exists()
 
 
+def test_a_named_expert_is_rolled_back(rounds):
+    rounds.round()
+    rounds.round("chat")
+    with pytest.raises(ConfigError, match=r"no learned expert x drafts; type name= with one of sql-.*, chat-"):
+        learn_pipeline.roll_back(replace(rounds.cfg, action="rollback", name="x"))
+    learn_pipeline.roll_back(replace(rounds.cfg, action="rollback", name="sql-traffic-0a1b-v1"))
+    assert rounds.record().drafters == {"chat": "chat-traffic-0a1b-v2"}
+
+
 def test_rolling_back_again_and_again_ends_at_the_drafters_before(rounds):
     for _ in range(3):
         rounds.round()
@@ -295,6 +306,109 @@ def test_texts_of_a_killed_round_are_deleted_once_its_learner_has_ended(rounds):
     os.close(lock)
     delete_texts(rounds.cfg.traffic_dir, rounds.cfg.runs_dir, rounds.target.name)
     assert not rounds.artifact("answers", name).exists() and rounds.artifact("drafters", name).exists()
+
+
+def test_a_killed_deletion_revives_no_expert_and_the_next_one_ends_it(rounds, capsys):
+    def kill(*_) -> None:
+        raise SystemExit
+
+    for _ in range(3):
+        rounds.round()  # the first version is deleted as the third one joins
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(learn_pipeline, "delete_learned", kill)
+        rounds.command("delete")
+    names = {path.name for path in rounds.artifact("drafters", "x").parent.iterdir()}
+    assert names == {f"sql-traffic-0a1b-v{number}" for number in (2, 3)}
+    assert names <= absent_drafters(rounds.cfg.runs_dir, rounds.target.name)
+    rounds.command("delete")
+    assert rounds.left_over() == [] and rounds.record() == LearnedRecord(num_deletions=2, num_versions=3)
+    assert "and 2 drafters learned from them" in capsys.readouterr().out
+
+
+def test_a_command_for_another_target_or_folder_of_runs_changes_nothing(rounds, tmp_path):
+    rounds.round()
+    stream = StreamRecord(STREAM, 1, [], {"target": rounds.target.name})
+    save_json_atomic(rounds.cfg.traffic_dir / "stream.json", asdict(stream))
+    before = rounds.record()
+    for action in ("status", "run", "rollback", "export", "delete"):
+        cfg = replace(rounds.cfg, action=action, target=replace(rounds.cfg.target, name="tiny"))
+        with pytest.raises(ConfigError, match="holds traffic of target 'smollm2-135m', but this command is for 'tiny'"):
+            learn_pipeline.run(cfg)
+    for action in ("rollback", "export", "delete"):
+        cfg = replace(rounds.cfg, action=action, runs_dir=str(tmp_path / "elsewhere"))
+        with pytest.raises(ConfigError, match=r"are not in .*elsewhere; type runs_dir="):
+            learn_pipeline.run(cfg)
+    assert rounds.record() == before and rounds.left_over() != []
+    learn_pipeline.run(replace(rounds.cfg, action="delete"))
+    assert rounds.left_over() == []
+
+
+def test_the_status_does_without_shards_that_a_full_ring_deletes_meanwhile(rounds, monkeypatch, capsys):
+    shard = rounds.cfg.traffic_dir / "shard-00000000.arrow"
+    shard.write_bytes(encode_shard([(0, answer(0, 1))]))
+    shards = [*served_shards(rounds.cfg.traffic_dir)]
+    shard.unlink()
+    monkeypatch.setattr(learn_pipeline, "served_shards", lambda folder: shards)
+    rounds.command("show_status")
+    printed = capsys.readouterr().out
+    assert "1 now" in printed and "oldest" not in printed
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [{"limit": 3}, {"max_new_tokens": 9}, {"old_prompts": 3}, {"retrieval": False}, {"seeds": [1]}, {"name": "x"}],
+)
+def test_a_key_that_an_action_does_not_read_is_refused(typed):
+    with pytest.raises(
+        ConfigError, match=rf"{next(iter(typed))}= is read by learn .*replay.* only, not by learn delete"
+    ):
+        LearnCommandConfig(action="delete", **typed)
+
+
+def rounds_of(rounds, monkeypatch, by_kind: dict[str, list[Answer]]) -> TrafficLearner:
+    """A learner that finds these answers of each kind of traffic."""
+
+    def answers(self: TrafficLearner) -> dict[str, list[Answer]]:
+        kinds = {row.id: kind for kind, rows in by_kind.items() for row in rows}
+        self.kinds = {name: kinds[name] for name in sorted(kinds, key=lambda name: int(name[1:]))}
+        return by_kind
+
+    monkeypatch.setattr(TrafficLearner, "answers", answers)
+    rounds.cfg = replace(rounds.cfg, learn=replace(rounds.cfg.learn, min_answers=8, held_out=4))
+    return rounds.learner()
+
+
+def test_a_kind_that_cannot_be_learned_keeps_no_other_from_being_learned(rounds, monkeypatch):
+    def train(name: str, *args) -> None:
+        if name.startswith("sql"):
+            raise ArtifactError("no expert of sql")
+
+    monkeypatch.setattr(rounds, "train", train)
+    rows = [answer(number, number) for number in range(70)]
+    learner = rounds_of(rounds, monkeypatch, {"sql": rows[:40], "chat": rows[40:]})
+    assert learner.round().kind == "chat"
+    with pytest.raises(ArtifactError, match="no expert of sql"):
+        learner.round()
+
+
+def test_prompts_before_the_last_round_stay_old_if_its_newest_answer_is_of_another_kind_now(rounds, monkeypatch):
+    rounds_begun = []
+    monkeypatch.setattr(TrafficLearner, "learn", lambda self, kind, *_: rounds_begun.append(kind))
+    rows = [answer(number, number) for number in range(33)]
+    learner = rounds_of(rounds, monkeypatch, {"chat": [rows[29]], "sql": rows[:29] + rows[30:]})
+    update_record(learner.folder, lambda record: replace(record, newest={"sql": "a29"}))
+    assert learner.round() is None and rounds_begun == []  # three prompts are new
+    assert learner.newest_used(rows[:29] + rows[30:], "a29") == "a28"
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder", "is_expert"),
+    [("eagle3", "adapter", True), ("eagle3", "", False), ("retrieval", "adapter", False)],
+)
+def test_an_expert_continues_lora_experts_alone(tmp_path, kind, folder, is_expert):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    runs = SimpleNamespace(summary=lambda name: SimpleNamespace(kind=kind), find=lambda name: tmp_path)
+    assert is_adapter(runs, "sql") == is_expert
 
 
 def test_a_record_of_an_earlier_version_opens(tmp_path):
