@@ -68,7 +68,7 @@ def test_a_learner_that_ends_in_every_round_is_reported_until_a_round_ends_first
     machine = Machine(monkeypatch, lifetime_s=STEADY_S + 100.0)
     process = LearnerProcess([], tmp_path)
     update_record(tmp_path, lambda record: replace(record, training="sql-traffic-v1"))
-    states = machine.watch(process, SECONDS)
+    states = machine.watch(process, 3 * 3600.0)
     assert states[0] == "running" and states[-1] == "failed"
     update_record(tmp_path, lambda record: replace(record, training="", num_versions=1))
-    assert machine.watch(process, SECONDS + 60.0)[-1] == "running"
+    assert machine.watch(process, 3 * 3600.0 + 60.0)[-1] == "running"
