@@ -33,8 +33,8 @@ def load_prompts(data: DataConfig, domain: DomainConfig, seed: int) -> dict[str,
 
     A prompt's split depends on its task alone, or on the opening of its conversation, so no run trains on another run's
     test prompts. Where a file has few tasks, it depends on the prompt's text. Of a small file or data set without
-    `split` keys it also depends on the other prompts, because more of them are held out. The seed decides which prompts
-    of a split are used.
+    `split` keys, and of a grammar that has no task of some split, it also depends on the other prompts, because more of
+    them are held out. The seed decides which prompts of a split are used.
     """
     limits = {"train": data.num_train, "val": data.num_val, "test": data.num_test}
     if data.source == "grammar":
@@ -107,6 +107,12 @@ def _from_grammars(
         counts = shares(weights, limits[split])
         prompt_lists = [_draw(name, split, count, seed, data.path) for name, count in counts.items() if count]
         prompts[split] = [p for p in interleave(prompt_lists) if _add_if_new(prompt_text(p), seen)]
+    for split in SPLITS:
+        if not prompts[split]:
+            raise ArtifactError(
+                f"{data.path or domain.name} has no {split} prompts: train, val and test need at least one task each, "
+                "with prompts that no other task has; add tasks to the grammar"
+            )
     return {split: prompts[split] for split in SPLITS}
 
 

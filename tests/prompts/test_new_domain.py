@@ -18,11 +18,12 @@ from drafterforge.config.commands import PrepareDataConfig
 from drafterforge.config.compose import load_config
 from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
 from drafterforge.data.prompts import load_prompts
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.prompts.domains import domains
 
 ROOT = Path(__file__).parents[2]
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
+README = (ROOT / "drafterforge" / "prompts" / "README.md").read_text()
 GRAMMAR, DOMAIN = (
     textwrap.dedent(block) for block in re.findall(r"^    ```yaml\n(.*?)^    ```", EXTENDING, re.MULTILINE | re.DOTALL)
 )
@@ -79,6 +80,25 @@ def test_a_grammar_outside_the_package_is_drawn_from_by_its_path(grammar_file):
     tasks = [{prompt.task for prompt in prompts[split]} for split in prompts]
     assert sum(map(len, tasks)) == len(set.union(*tasks))
     assert prompts["val"][0].id == "shop-val-00000" and prompts == load_prompts(data, DomainConfig(name="shop"), seed=0)
+
+
+def test_a_grammar_of_few_tasks_has_a_task_in_each_split(tmp_path):
+    path = tmp_path / "shop.yaml"
+    path.write_text(re.search(r"```yaml\n(.*?)```", README, re.DOTALL)[1])
+    data = DataConfig(path=str(path), num_train=20, num_val=5, num_test=5)
+    prompts = load_prompts(data, DomainConfig(name="shop"), seed=0)
+    tasks = {split: {prompt.task for prompt in prompts[split]} for split in prompts}
+    assert sorted(map(len, tasks.values())) == [1, 1, 2] and len(set.union(*tasks.values())) == 4
+    assert prompts == load_prompts(data, DomainConfig(name="shop"), seed=0)
+
+
+def test_a_grammar_of_two_tasks_is_refused(tmp_path):
+    path = tmp_path / "shop.yaml"
+    path.write_text(
+        "lists: {bikes: [red, blue]}\ntasks:\n- task: '{bike}'\n  for: {bike: bikes}\n  asks: ['A {bike} bike?']\n"
+    )
+    with pytest.raises(ArtifactError, match=r"shop.yaml has no .* prompts: .* at least one task each.*; add tasks"):
+        load_prompts(DataConfig(path=str(path)), DomainConfig(name="shop"), seed=0)
 
 
 def test_the_path_of_a_grammar_can_be_typed(grammar_file):
