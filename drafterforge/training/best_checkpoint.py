@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from drafterforge.config.progress import say
+from drafterforge.errors import ConfigError
 from drafterforge.training import ranks
 from drafterforge.training.interruption import Interruption
 from drafterforge.training.resume import load_tensors, save_tensors, shift_batches
@@ -107,7 +109,12 @@ class BestCheckpoint(Callback):
         return metrics
 
     def judge(self, step: int, metrics: dict[str, float], module: LightningModule) -> None:
-        """Add a point to the curve, and save the weights if it is the best."""
+        """Add a point to the curve, and save the weights if it is the best.  ConfigError if the loss is not finite."""
+        if not math.isfinite(loss := metrics.get("val/loss", 0.0)):
+            raise ConfigError(
+                f"val/loss is {loss} after step {step}, so the weights are useless; type a smaller trainer.lr=, or "
+                "target.dtype=bfloat16 if the target computes in float16, and overwrite=true"
+            )
         self.curve.append({"step": step, **metrics})
         score = metrics[self.monitor]
         if score > self.best_score:

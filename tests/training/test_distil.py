@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from drafterforge.drafters.eagle3.train.module import DistillModule
+from drafterforge.errors import ConfigError
 from tests.models import tiny_drafter
 from tests.training.runs import SHORT, Run
 
@@ -85,3 +88,13 @@ def test_the_drafter_ends_with_the_best_weights_on_disk(tmp_path):
     checkpoint = run()
     for name, value in load_file(checkpoint.best_path).items():
         assert torch.equal(run.weights()[name], value), name
+
+
+def test_a_loss_that_is_not_finite_ends_training_in_one_line(tmp_path, monkeypatch):
+    figures = {"val/loss": math.nan, "val/accept_length": 1.5}
+    monkeypatch.setattr(DistillModule, "on_validation_epoch_end", lambda module: module.log_dict(figures))
+    with pytest.raises(
+        ConfigError, match=r"val/loss is nan after step 3, .* type a smaller trainer\.lr=.*overwrite=true$"
+    ):
+        Run(tmp_path)()
+    assert not (tmp_path / "best.safetensors").exists() and not (tmp_path / "last.ckpt").exists()
