@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
-from torch import Tensor
+from torch import Tensor, nn
 
 from drafterforge.config.progress import say
 from drafterforge.errors import ConfigError
@@ -68,6 +68,10 @@ class BestCheckpoint(Callback):
         for name, value in state_dict.items():
             setattr(self, name, value)
 
+    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+        """Load checkpoints without the frozen weights, which they lack; those of earlier versions have them."""
+        module.strict_loading = False
+
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Stop at once if the resumed run had stopped; from now on a signal is a request."""
         if self.is_finished:
@@ -119,12 +123,13 @@ class BestCheckpoint(Callback):
         score = metrics[self.monitor]
         if score > self.best_score:
             self.best_score, self.best_step, self.waited = score, step, 0
-            self.save_best(gathered(module.drafter.state_dict()))
+            self.save_best(gathered(without_frozen(module.drafter, module.drafter.state_dict())))
         else:
             self.waited += 1
 
     def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save as one process would, so that any number of ranks resumes."""
+        """Save as one process would, so that any number of ranks resumes, and without the frozen weights."""
+        checkpoint["state_dict"] = without_frozen(module, checkpoint["state_dict"])
         shift_batches(checkpoint, lambda count: count * ranks.num_ranks())
 
     def on_load_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -179,5 +184,12 @@ class BestCheckpoint(Callback):
         )
 
     def load_best(self, module: LightningModule) -> None:
-        """Load the best weights into the drafter."""
-        module.drafter.load_state_dict(load_tensors(self.best_path)[0])
+        """Load the best weights into the drafter, which has the frozen ones."""
+        module.drafter.load_state_dict(load_tensors(self.best_path)[0], strict=False)
+
+
+def without_frozen(module: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
+    """A state of the module without the weights that are not trained: it is built with them."""
+    parameters = module.named_parameters(remove_duplicate=False)  # experts share frozen weights
+    frozen = {name for name, parameter in parameters if not parameter.requires_grad}
+    return {name: value for name, value in state.items() if name not in frozen}

@@ -84,9 +84,12 @@ class Experts:
         self.results = {name: weights_of(module) for name, module in zip(NAMES, modules, strict=True)}
         return checkpoints
 
+    def checkpoint(self, name: str) -> dict:
+        return SafetensorsCheckpointIO().load_checkpoint(self.folder / name / "last.ckpt")
+
     def saved(self, name: str) -> dict[str, torch.Tensor]:
         """Weights and moments of the optimiser of an expert's last checkpoint."""
-        checkpoint = SafetensorsCheckpointIO().load_checkpoint(self.folder / name / "last.ckpt")
+        checkpoint = self.checkpoint(name)
         (optimizer,) = checkpoint["optimizer_states"]
         moments = {
             f"{key} {number}": value for number, state in optimizer["state"].items() for key, value in state.items()
@@ -131,6 +134,26 @@ def test_experts_trained_together_are_those_trained_alone(tmp_path, alone):
     assert [file.keys() for file in files] == [file.keys() for file in expected]
     changed = [any(value.abs().sum() for key, value in file.items() if "lora_B" in key) for file in files]
     assert changed == [checkpoint.best_step > 0 for checkpoint in alone[1]] and any(changed)
+
+
+def test_checkpoints_lack_the_generalist_and_those_of_earlier_versions_resume(tmp_path, alone):
+    constants = {"d2t", "t2d"}
+    for name in NAMES:
+        best, last = load_file(alone[0].folder / name / "best.safetensors"), alone[0].checkpoint(name)["state_dict"]
+        assert last.keys() == {f"drafter.{key}" for key in best}
+        assert {key for key in best if "lora_" not in key} == constants
+    halfway = Experts(tmp_path)
+    halfway.kill_at = 9
+    with pytest.raises(Killed):
+        halfway.alone((0,))
+    checkpoint = halfway.checkpoint("sql")
+    complete = dict(halfway.modules()[0].state_dict()) | checkpoint["state_dict"]
+    path = halfway.folder / "sql" / "last.ckpt"
+    SafetensorsCheckpointIO().save_checkpoint(checkpoint | {"state_dict": complete}, path)
+    halfway.kill_at = None
+    halfway.alone((0,))
+    for key, value in alone[0].results["sql"].items():
+        assert torch.equal(halfway.results["sql"][key], value), key
 
 
 def test_a_batch_is_read_once_for_all_its_experts(tmp_path, alone):
