@@ -397,6 +397,13 @@ def test_a_key_that_would_be_ignored_is_refused(overrides, message):
         _compose("prepare-data", "domain=sql", *overrides)
 
 
+def test_settings_recorded_without_a_dtype_match_any():
+    present = {"dtype": "float32", "seed": 0}
+    assert with_present_keys({"seed": 0}, present) == present
+    assert with_present_keys({"config": {"seed": 0}}, {"config": present}) == {"config": present}
+    assert with_present_keys({"dtype": "bfloat16", "seed": 0}, present) != present
+
+
 def test_recorded_settings_have_the_present_names_of_keys_and_values():
     recorded = {"data": {"source": "served", "path": "served"}, "traces": {"told_top_k": 4}, "pool": {"every": 1}}
     present = {"data": {"source": "recorded", "path": "served"}, "traces": {"score_top_k": 4}, "pool": {}}

@@ -165,7 +165,8 @@ def reuse_artifact(
         return None
     try:
         manifest = open_artifact(path, kind, target_fingerprint=target_fingerprint, target=target)
-        changed = first_difference(with_present_keys(manifest.config), plain_json(config))
+        settings = plain_json(config)
+        changed = first_difference(with_present_keys(manifest.config, settings), settings)
         if changed:
             raise ArtifactError(
                 f"{path} was made with other settings ({changed}); "

@@ -44,7 +44,8 @@ def open_staging(path: Path | str, settings: Mapping[str, Any], replace: bool = 
             if not replace:
                 require_same_settings(path, settings, name_key)
             stored = json.loads(config.read_bytes())
-            reason = first_difference(with_present_keys(stored), settings) if isinstance(stored, dict) else "damaged"
+            is_intact = isinstance(stored, dict)
+            reason = first_difference(with_present_keys(stored, settings), settings) if is_intact else "damaged"
         except ArtifactError:
             os.close(_staging_locks.pop(folder))
             raise
@@ -68,7 +69,8 @@ def require_same_settings(path: Path | str, settings: Mapping[str, Any], name_ke
         stored = json.loads(config.read_bytes())
     except (OSError, ValueError):
         return
-    changed = first_difference(with_present_keys(stored), plain_json(settings)) if isinstance(stored, dict) else ""
+    settings = plain_json(settings)
+    changed = first_difference(with_present_keys(stored, settings), settings) if isinstance(stored, dict) else ""
     if changed and any(entry != config for entry in folder.iterdir()):
         raise ArtifactError(
             f"{folder} has unfinished work of other settings ({changed}); type overwrite=true to delete it, or "

@@ -13,6 +13,7 @@ RENAMED = {
 RENAMED_CHOICES = {"data=served": "data=recorded"}
 RENAMED_VALUES = {("data.source", "served"): "recorded"}
 UNCOMPARED = {"trainer": ("loggers", "log_every", "loss_chunk", "checkpoint_steps")}  # change no result, by section
+ADDED = ("dtype",)  # keys of an artifact that those of earlier versions lack, which match any value
 
 
 class RemovedKey(NamedTuple):
@@ -28,17 +29,23 @@ _READ_INTERVAL = RemovedKey(
 REMOVED = {"pool.every": _READ_INTERVAL, "pool.read_interval": _READ_INTERVAL}
 
 
-def with_present_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_present_keys(settings: Mapping[str, Any], current: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Recorded settings, by section: renamed keys under their present names, without removed and uncompared keys.
 
     A removed key stays if its value meant something else than what happens now, so that the settings differ.
+    current: settings to compare with; of these, recorded settings get the keys that earlier versions did not record.
     """
-    return {name: _present(name, value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+    current = current or {}
+    added = {key: current[key] for key in ADDED if key in current}
+    return added | {
+        name: _present(name, value, current.get(name)) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+    }
 
 
-def _present(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _present(section: str, settings: Mapping[str, Any], current: Any) -> dict[str, Any]:
     if section == "config":  # of an artifact, whose sections lie below it
-        return with_present_keys(settings)
+        return with_present_keys(settings, current)
     present = {}
     for key, value in settings.items():
         name = f"{section}.{key}"

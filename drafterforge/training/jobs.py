@@ -104,6 +104,7 @@ def drafter_run(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers)
             "trainer": settings_of(cfg.trainer),
             "seed": cfg.seed,
             "features": "streamed" if cfg.data.stream else cfg.data.features,
+            "dtype": str(target.dtype),
             **answers.recorded_settings,
         },
         answers_domain=cfg.domain.answers_domain,

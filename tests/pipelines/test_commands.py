@@ -92,6 +92,11 @@ def test_other_settings_are_refused_unless_overwritten(trained):
     assert open_artifact(trained.artifact("drafters"), "drafters").config["trainer"]["lr"] == 0.01
 
 
+def test_a_drafter_of_another_dtype_of_the_target_is_another(trained):
+    line = trained(*TRAIN, "answers=sql", "target.dtype=bfloat16").one_line()
+    assert 'made with other settings (dtype: "torch.float32" there, "torch.bfloat16" now)' in line
+
+
 def test_a_drafter_that_starts_from_another_keeps_its_vocabulary_map(trained):
     done = trained("train-drafter", "domain=math", "experiment=smoke", "drafter.init=sql", "drafter.draft_vocab_size=9")
     assert done.code == 0
