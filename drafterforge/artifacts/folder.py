@@ -152,25 +152,26 @@ def reuse_artifact(
     target: str,
     target_fingerprint: str,
     overwrite: bool = False,
-    name_key: str = "name",
+    alternative: str = "name=OTHER",
+    verify: bool = True,
 ) -> Manifest | None:
     """The manifest of the artifact at `path` if it was made with this config; None if it has to be made.
 
     A damaged artifact, or one of another config or target, raises ArtifactError; with `overwrite` it counts as absent.
-    name_key: the key that a user types to give the artifact another name.
+    alternative: what a user types to keep the artifact.  verify: hash every file; False compares sizes only.
     """
     path = Path(os.path.abspath(path))
     restore_interrupted(path)
     if not path.exists():
         return None
     try:
-        manifest = open_artifact(path, kind, target_fingerprint=target_fingerprint, target=target)
+        manifest = open_artifact(path, kind, target_fingerprint=target_fingerprint, target=target, verify=verify)
         settings = plain_json(config)
         changed = first_difference(with_present_keys(manifest.config, settings), settings)
         if changed:
             raise ArtifactError(
                 f"{path} was made with other settings ({changed}); "
-                f"type overwrite=true to replace it, or {name_key}=OTHER to keep it"
+                f"type overwrite=true to replace it, or {alternative} to keep it"
             )
     except ArtifactError:
         if overwrite:

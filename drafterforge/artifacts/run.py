@@ -32,7 +32,7 @@ class ArtifactRun:
     parents: Sequence[Manifest]
     overwrite: bool
     existing: Manifest | None  # the artifact at `path`, if it was made with these settings
-    name_key: str = "name"  # that a user types to give the artifact another name
+    alternative: str = "name=OTHER"  # what a user types to keep an artifact of other settings
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -53,12 +53,12 @@ class ArtifactRun:
 
         more: further values that determine the content of the shards.
         """
-        return open_staging(self.path, {**self.identity, **more}, replace=self.overwrite, name_key=self.name_key)
+        return open_staging(self.path, {**self.identity, **more}, replace=self.overwrite, alternative=self.alternative)
 
     def require_stageable(self, **more: Any) -> None:
         """ArtifactError if `stage` would refuse unfinished work of other settings.  more: as of `stage`."""
         if not self.overwrite:
-            require_same_settings(self.path, {**self.identity, **more}, self.name_key)
+            require_same_settings(self.path, {**self.identity, **more}, self.alternative)
 
     @contextlib.contextmanager
     def write(self, metrics: dict[str, Any] | None = None) -> Iterator[Path]:
@@ -91,17 +91,18 @@ def artifact_run(
     parents: Sequence[Manifest] = (),
     *,
     overwrite: bool = False,
-    name_key: str = "name",
+    alternative: str = "name=OTHER",
+    verify: bool = True,
 ) -> ArtifactRun:
     """The run that makes the artifact at `path`; `existing` is set if it was made before with equal settings.
 
-    name_key: the key that a user types to give the artifact another name.
+    alternative: what a user types to keep an artifact of other settings.  verify: hash every file of an existing one.
     Raises ArtifactError if `path` holds a damaged artifact, or one of other settings or another target; with
     `overwrite` it is replaced instead.
     """
     path = Path(path)
-    run = ArtifactRun(path, kind, target, settings, parents, overwrite, existing=None, name_key=name_key)
-    existing = reuse_artifact(path, kind, overwrite=overwrite, name_key=name_key, **run.identity)
+    run = ArtifactRun(path, kind, target, settings, parents, overwrite, existing=None, alternative=alternative)
+    existing = reuse_artifact(path, kind, overwrite=overwrite, alternative=alternative, verify=verify, **run.identity)
     if existing is not None and not overwrite:
         run.drop_staging()  # its writer may have been killed before it could
     return dataclasses.replace(run, existing=existing)

@@ -26,11 +26,13 @@ def staging_folder(path: Path | str) -> Path:
     return path.parent / f".{path.name}.partial"
 
 
-def open_staging(path: Path | str, settings: Mapping[str, Any], replace: bool = True, name_key: str = "name") -> Path:
+def open_staging(
+    path: Path | str, settings: Mapping[str, Any], replace: bool = True, alternative: str = "name=OTHER"
+) -> Path:
     """The locked staging folder of `path`, emptied if it was started with other settings.
 
-    replace: without it, work of other settings raises ArtifactError instead.  name_key: the key that a user types to
-    give the artifact another name.  Raises ArtifactError, too, if another process works in the folder.
+    replace: without it, work of other settings raises ArtifactError instead.  alternative: what a user types to leave
+    that work.  Raises ArtifactError, too, if another process works in the folder.
     """
     folder, settings = staging_folder(path), plain_json(settings)
     with report_write_errors(folder):
@@ -42,7 +44,7 @@ def open_staging(path: Path | str, settings: Mapping[str, Any], replace: bool = 
         reason = ""
         try:
             if not replace:
-                require_same_settings(path, settings, name_key)
+                require_same_settings(path, settings, alternative)
             stored = json.loads(config.read_bytes())
             is_intact = isinstance(stored, dict)
             reason = first_difference(with_present_keys(stored, settings), settings) if is_intact else "damaged"
@@ -61,7 +63,7 @@ def open_staging(path: Path | str, settings: Mapping[str, Any], replace: bool = 
     return folder
 
 
-def require_same_settings(path: Path | str, settings: Mapping[str, Any], name_key: str = "name") -> None:
+def require_same_settings(path: Path | str, settings: Mapping[str, Any], alternative: str = "name=OTHER") -> None:
     """ArtifactError if the staging folder of `path` has work of other settings; locks and changes nothing."""
     folder = staging_folder(path)
     config = folder / "config.json"
@@ -74,7 +76,7 @@ def require_same_settings(path: Path | str, settings: Mapping[str, Any], name_ke
     if changed and any(entry != config for entry in folder.iterdir()):
         raise ArtifactError(
             f"{folder} has unfinished work of other settings ({changed}); type overwrite=true to delete it, or "
-            f"{name_key}=OTHER to leave it"
+            f"{alternative} to leave it"
         )
 
 

@@ -26,6 +26,8 @@ from drafterforge.errors import ArtifactError, shorten
 
 MAX_INDEX_BYTES = 256 << 20  # of index.json: 30 million sequences
 SPLITS = ("train", "val")  # training never reads test answers
+ROWS_ON_DEVICE = 16  # whose captures are there at a time; those of an 8B target take 32 KB a token
+ONLINE = "data.features=online"  # what a user types to leave cached features alone
 
 
 class Captured(Protocol):
@@ -143,12 +145,13 @@ def prepare_features(
     progress: Callable[[int, int], None] | None = None,
     overwrite: bool = False,
     splits: Sequence[str] = SPLITS,
+    alternative: str = ONLINE,
 ) -> FeatureSet:
     """Capture all training and validation answers; a killed run resumes at its first unfinished shard.
 
-    progress: called with tokens done and total tokens.  splits: those to capture.
+    progress: called with tokens done and total tokens.  splits: those to capture.  alternative: see `features_run`.
     """
-    run = features_run(answers, path, target, config, overwrite)
+    run = features_run(answers, path, target, config, overwrite, alternative)
     if run.existing is not None:
         return FeatureSet(path, run.existing)
     staging = run.stage(shard_rows=shard_rows)
@@ -161,7 +164,7 @@ def prepare_features(
             names.append(f"{split}-{first // shard_rows:05d}.safetensors")
             lengths.append([len(row.input_ids) for row in part])
             if not _is_intact(staging / names[-1], sum(lengths[-1])):
-                _save_shard(staging / names[-1], capture(part))
+                _save_shard(staging / names[-1], _capture_on_host(part, capture))
             done += sum(lengths[-1])
             if progress is not None:
                 progress(done, total)
@@ -175,24 +178,44 @@ def prepare_features(
 
 
 def features_run(
-    answers: AnswerSet, path: Path, target: NamedTarget, config: Mapping[str, Any], overwrite: bool
+    answers: AnswerSet,
+    path: Path,
+    target: NamedTarget,
+    config: Mapping[str, Any],
+    overwrite: bool,
+    alternative: str = ONLINE,
 ) -> ArtifactRun:
-    """The features of these answers; ArtifactError if `path` holds others."""
+    """The features of these answers; ArtifactError if `path` holds others.
+
+    Existing ones are not hashed, as they may have hundreds of GB.  alternative: what a user types to keep others.
+    """
     settings = {**config, "answers": answers.manifest.digest}
-    return artifact_run(path, "features", target, settings, [answers.manifest], overwrite=overwrite)
+    options = {"overwrite": overwrite, "alternative": alternative, "verify": False}
+    return artifact_run(path, "features", target, settings, [answers.manifest], **options)
+
+
+def _capture_on_host(
+    rows: Sequence[Answer], capture: Callable[[Sequence[Answer]], Sequence[Captured]]
+) -> list[Captured]:
+    """Captures of answers on the CPU; only those of a few answers are on the device at a time."""
+    captures: list[Captured] = []
+    for first in range(0, len(rows), ROWS_ON_DEVICE):
+        for part in capture(rows[first : first + ROWS_ON_DEVICE]):
+            captures.append(CachedCapture(part.features.cpu(), part.states.cpu(), part.argmax.cpu()))
+    return captures
 
 
 def _save_shard(path: Path, captures: Sequence[Captured]) -> None:
-    """Write a shard atomically; float32 tensors are stored as bfloat16."""
+    """Write captures on the CPU as a shard, atomically; float32 tensors are stored as bfloat16."""
 
     def concatenated(parts: list[Tensor]) -> Tensor:
-        tensor = torch.cat([part.cpu() for part in parts])
+        tensor = torch.cat(parts)
         return tensor.to(torch.bfloat16) if tensor.dtype in (torch.float32, torch.float64) else tensor
 
     tensors = {
         "features": concatenated([capture.features for capture in captures]),
         "states": concatenated([capture.states for capture in captures]),
-        "argmax": torch.cat([capture.argmax.cpu() for capture in captures]).to(torch.int32),
+        "argmax": torch.cat([capture.argmax for capture in captures]).to(torch.int32),
     }
     with atomic_file(path) as temporary:
         save_file(tensors, temporary)

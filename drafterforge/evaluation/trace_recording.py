@@ -61,7 +61,9 @@ def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]
         "dtype": str(target.dtype),
         "seed": cfg.seed,
     }
-    run = artifact_run(path, "traces", target, settings, parents, overwrite=cfg.overwrite, name_key="traces.name")
+    run = artifact_run(
+        path, "traces", target, settings, parents, overwrite=cfg.overwrite, alternative="traces.name=OTHER"
+    )
     if run.existing:
         return path, load_shards(path, spec)
     check_size(cfg.traces, spec, target, path, run.staging_dir)

@@ -129,6 +129,7 @@ def validation_features(cfg: TrainDrafterConfig, target: Target, answers: Answer
             progress=progress.update,
             overwrite=cfg.overwrite,
             splits=("val",),
+            alternative="name=OTHER",
         )
 
 

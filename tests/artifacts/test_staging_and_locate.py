@@ -48,7 +48,7 @@ def test_unfinished_work_of_other_settings_is_only_replaced_if_asked_for(tmp_pat
     open_staging(path, {"seed": 1}, replace=False)  # nothing was done yet
     (folder / "shard.arrow").write_bytes(b"data")
     with pytest.raises(ArtifactError, match=r"work of other settings \(seed: 1 there, 2 now\); .*traces.name=OTHER"):
-        open_staging(path, {"seed": 2}, replace=False, name_key="traces.name")
+        open_staging(path, {"seed": 2}, replace=False, alternative="traces.name=OTHER")
     open_staging(path, {"seed": 1}, replace=False)
     assert sorted(os.listdir(folder)) == ["config.json", "shard.arrow"]
     open_staging(path, {"seed": 2})

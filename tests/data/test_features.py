@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from drafterforge.artifacts import folder
 from drafterforge.artifacts.staging import drop_staging, staging_folder
 from drafterforge.config.data import DataConfig
 from drafterforge.data import features
@@ -167,6 +168,24 @@ def test_a_finished_capture_is_not_repeated(prepare, target):
     assert again.calls == 0
 
 
+def test_a_finished_capture_is_not_hashed_again(prepare, monkeypatch):
+    prepare()
+    monkeypatch.setattr(folder, "file_sha256", lambda path: pytest.fail(f"hashes {path}"))
+    prepare()
+
+
+def test_the_captures_of_a_few_answers_are_on_the_device_at_a_time(prepare, target, monkeypatch):
+    monkeypatch.setattr(features, "ROWS_ON_DEVICE", 4)
+    sizes, capture = [], Capture(target)
+
+    def count(rows):
+        sizes.append(len(rows))
+        return capture(rows)
+
+    lengths = prepare(count, shard_rows=9).index["train"].lengths
+    assert sizes == [4, 4, 1, 3] and [len(shard) for shard in lengths] == [9]
+
+
 def test_features_of_another_target_are_refused(prepare):
     features = prepare()
     with pytest.raises(ArtifactError, match=r"fingerprint f00d, but target 'tiny' has fingerprint beef"):
@@ -177,7 +196,10 @@ def test_features_of_another_target_are_refused(prepare):
 
 def test_features_of_other_settings_are_refused_unless_overwritten(prepare, target):
     prepare()
-    with pytest.raises(ArtifactError, match=r"made with other settings \(taps: .*overwrite=true"):
+    with pytest.raises(
+        ArtifactError,
+        match=r"made with other settings \(taps: .*overwrite=true .*, or data\.features=online to keep it",
+    ):
         prepare(config={"taps": [2, 3, 4]})
     capture = Capture(target)
     prepare(capture, config={"taps": [2, 3, 4]}, overwrite=True)
