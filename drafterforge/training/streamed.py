@@ -202,7 +202,7 @@ class StreamedData(IterableDataset):
                 self.ended = True
                 return
             rows, end = segment
-            seed = self.seed * 1_000_003 + position.first
+            seed = (self.seed * 1_000_003 + position.first) % 2**40  # `PackedData` multiplies it once more
             data = PackedData(
                 rows, lambda indices, rows=rows: self._capture(rows, indices), self.tokens_per_batch, seed
             )

@@ -203,6 +203,12 @@ def test_ranks_read_together_what_one_process_reads(tmp_path, filled):
     assert together == alone[: len(together)] and len(alone) - len(together) in (0, 1)
 
 
+def test_the_largest_seed_shuffles_a_stream(tmp_path, filled):
+    reader = StreamReader(shutil.copytree(filled, tmp_path / "ring"), "run")
+    data = StreamedData(reader, FeatureCapture(tiny_target(eos_token_id=None)), set(), 48, 2**32 - 1)
+    assert sum(sum(batch.lengths) for batch in data) == sum(len(row.input_ids) for row in answers())
+
+
 def test_held_out_prompts_are_not_trained_on(tmp_path, filled):
     reader = StreamReader(shutil.copytree(filled, tmp_path / "ring"), "run")
     held_out = {repr(row.input_ids[:4]).encode() for row in answers()[:10]}
