@@ -83,7 +83,6 @@ class Runs:
         self.folder, self.steps, self.devices = folder.resolve(), steps, devices
         self.settings = [
             "domain=sql",
-            *DATA,
             "trainer.ttt_steps=3",
             "trainer.tokens_per_batch=512",
             f"trainer.max_steps={steps}",
@@ -271,7 +270,7 @@ def main() -> None:
     options = parser.parse_args()
     shutil.rmtree(options.folder, ignore_errors=True)
     runs = Runs(options.folder, options.steps, options.devices, options.settings)
-    subprocess.run([*COMMAND, "prepare-data", *prepared(runs.settings)], check=True)
+    subprocess.run([*COMMAND, "prepare-data", *DATA, *prepared(runs.settings)], check=True)
     figures, rows = compare(runs)
     if options.kills:
         further, rows = kill_and_resume(runs, options.kills, options.seed)

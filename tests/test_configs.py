@@ -397,6 +397,18 @@ def test_a_key_that_would_be_ignored_is_refused(overrides, message):
         _compose("prepare-data", "domain=sql", *overrides)
 
 
+@pytest.mark.parametrize(
+    "typed", ["data.num_train=9", "data.num_val=9", "domain.weights.sql=2", "domain.weights={sql:1}"]
+)
+def test_a_key_of_prompts_is_refused_with_answers(typed):
+    with pytest.raises(
+        ConfigError, match=rf"^{typed.partition('=')[0]}= .*not read with answers=; leave it out, or type "
+    ):
+        _compose("train-drafter", "domain=general", "answers=general", typed)
+    _compose("train-drafter", "domain=general", typed)
+    _compose("train-drafter", "domain=general", "answers=general", "experiment=smoke")  # its counts are not typed
+
+
 def test_settings_recorded_without_a_dtype_match_any():
     present = {"dtype": "float32", "seed": 0}
     assert with_present_keys({"seed": 0}, present) == present

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +84,13 @@ class TrainDrafterConfig(PrepareDataConfig):
             f"domain={self.domain.name} {prompts} name=OTHER`, then answers=[{','.join([*self.answers, 'OTHER'])}], or "
             "leave one of them out",
         )
+
+    def require_read(self, typed: Iterable[str]) -> None:
+        """ConfigError for a typed key that says which prompts are answered, besides answers.  typed: keys."""
+        for key in typed if self.answers else ():
+            reason = f"{key}= says which prompts are answered, so it is not read with answers=; leave it out, or type "
+            require(not key.startswith("data.num_"), f"{reason}trainer.num_answers= for the number of training answers")
+            require(not key.startswith("domain.weights"), f"{reason}domain=general to learn from all their domains")
 
     @property
     def drafter_name(self) -> str:

@@ -41,7 +41,10 @@ def load_config(name: str, config_class: type[Config], overrides: Sequence[str])
     tree = _tree(narrowed, _compose(name, narrowed, choices), texts, values)
     if "runs_dir" in tree:  # no shell expands the ~ of runs_dir=~/runs
         tree["runs_dir"] = os.path.expanduser(tree["runs_dir"])
-    return _build(narrowed, tree, config_class)
+    config = _build(narrowed, tree, config_class)
+    if hasattr(config, "require_read"):
+        config.require_read([*texts, *values])
+    return config
 
 
 def to_dict(config: Any) -> dict[str, Any]:
