@@ -30,12 +30,11 @@ def run(cfg: Config) -> Path:
 
 
 def source_flags(cfg: Config) -> str:
-    """The keys, each after a space, with which `train-drafter` reads the features that were captured."""
-    if cfg.data.features != "cached":
-        return ""
-    if cfg.data.source == "recorded":
+    """The keys, each after a space, with which `train-drafter` reads the captured features, or captures none either."""
+    if cfg.data.features == "cached" and cfg.data.source == "recorded":
         return f" data=recorded path={shell_value(cfg.data.path)}"
-    return " data.features=cached" if size_values(cfg.target, "data").get("features", "cached") != "cached" else ""
+    default = size_values(cfg.target, "data").get("features", "cached")
+    return "" if cfg.data.features == default else f" data.features={cfg.data.features}"
 
 
 def write_stream(cfg: Config) -> Path:

@@ -150,7 +150,7 @@ def test_a_typed_size_is_that_of_experts_where_a_lora_is_trained(folder, capsys)
     assert capsys.readouterr().err == ""
 
 
-def test_the_next_command_reads_the_features_that_prepare_data_captured(folder):
+def test_the_next_command_reads_the_features_that_prepare_data_captured_and_captures_none_else(folder):
     def flags(*typed: str) -> str:
         return source_flags(settings(folder, *typed, command="prepare-data"))
 
@@ -158,3 +158,6 @@ def test_the_next_command_reads_the_features_that_prepare_data_captured(folder):
     assert flags("data=recorded", "path=my records") == " data=recorded path='my records'"
     assert flags() == ""  # online, as `train-drafter` picks
     assert flags("size=135m") == " data.features=cached"
+    assert flags("data.features=online") == ""
+    (folder / "config.json").unlink()  # the defaults, which cache features
+    assert (flags(), flags("data.features=online")) == ("", " data.features=online")
