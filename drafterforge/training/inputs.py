@@ -6,7 +6,9 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
+from drafterforge.artifacts.atomic import delete_stale
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
@@ -153,7 +155,9 @@ def answer_prompts(cfg: PrepareDataConfig, target: Target | TextTarget, prompts:
         answerer.report()
     counts = answers.manifest.metrics["splits"]
     num_answers = sum(figures["answers"] for figures in counts.values())
-    rate = f", {tokens / (time.perf_counter() - started):.0f} tokens/s" if tokens else " (made before)"
+    rate = " (given)" if data.answers == "given" else " (made before)"
+    if tokens:
+        rate = f", {tokens / (time.perf_counter() - started):.0f} tokens/s"
     say(f"answers: {num_answers} prompts, {counts['train']['answer_tokens']['sum']} training tokens{rate}")
     return answers
 
@@ -235,8 +239,9 @@ def features_of(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> F
     capture = FeatureCapture(target)
     name = answers.path.name
     spool = open_spool(cfg, target, name)
+    path = artifact_dir(cfg.runs_dir, target.name, "features", name)
     if cfg.data.features == "online":
-        spool.drop()
+        drop_spools(spool, path)
         return OnlineFeatures(answers, capture)
 
     def capture_rows(rows: Sequence[Answer]) -> Sequence[Captured]:
@@ -248,14 +253,20 @@ def features_of(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> F
         features = prepare_features(
             answers,
             capture_rows,
-            path=artifact_dir(cfg.runs_dir, target.name, "features", name),
+            path=path,
             target=target,
             config=feature_settings(target),
             progress=progress.update,
             overwrite=cfg.overwrite,
         )
-    spool.drop()
+    drop_spools(spool, path)
     return features
+
+
+def drop_spools(spool: CaptureSpool, features: Path) -> None:
+    """Delete a spool, and those of dead writers with other layers or another dtype.  features: folder beside them."""
+    spool.drop()
+    delete_stale(features, ("spool",))
 
 
 def has_features(cfg: PrepareDataConfig, target: Target, answers: AnswerSet) -> bool:

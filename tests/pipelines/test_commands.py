@@ -38,8 +38,10 @@ def test_prepare_data_writes_answers_and_features_once(bench):
     assert bench.finished() == ["tiny/answers/sql", "tiny/features/sql"]
     assert str(bench.artifact("answers")) in done.out and "drafterforge train-drafter domain=sql" in done.out
     before = {path: path.stat().st_mtime_ns for path in bench.runs.rglob("*") if path.is_file()}
+    leftover = bench.artifact("features").with_name(".sql.spool-0123abcd-float16")  # of a run with another dtype
+    leftover.mkdir()
     again = bench("prepare-data", *SETTINGS)
-    assert again.code == 0 and "(made before)" in again.err
+    assert again.code == 0 and "(made before)" in again.err and not leftover.exists()
     assert before == {path: path.stat().st_mtime_ns for path in bench.runs.rglob("*") if path.is_file()}
 
 
