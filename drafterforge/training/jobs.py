@@ -24,7 +24,7 @@ from drafterforge.training.batches import PackedData
 from drafterforge.training.inputs import open_features, packed, training_batches
 from drafterforge.training.launch import placement
 from drafterforge.training.loggers import keep_logs, settings_of
-from drafterforge.training.parents import parents_of, with_lora_of
+from drafterforge.training.parents import parents_of, report_vocabulary, with_lora_of
 from drafterforge.training.streamed import StreamedData
 
 
@@ -92,6 +92,8 @@ def drafter_run(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers)
     parent, origin = parents_of(cfg, target)
     if origin:
         cfg = with_lora_of(cfg, origin.manifest)
+    if parent:
+        report_vocabulary(cfg, parent)
     inputs = TrainingInputs(cfg, target, answers)
     job = TrainingJob(
         config=cfg.drafter,

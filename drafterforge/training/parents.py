@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from drafterforge.artifacts.json_input import read_json
 from drafterforge.artifacts.locate import SHIPPED, artifact_dir, find_artifact
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.runs import drafter_manifest
@@ -12,10 +13,12 @@ from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.drafter import LoraConfig
 from drafterforge.config.hints import command_for
+from drafterforge.config.progress import say
 from drafterforge.drafters.base import TrainedParent
 from drafterforge.drafters.registry import manifest_kind, trained_kind
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.targets.load import Target
+from drafterforge.training.size import size_values
 
 
 def parents_of(cfg: TrainDrafterConfig, target: Target) -> tuple[TrainedParent | None, TrainedParent | None]:
@@ -59,6 +62,21 @@ def require_shape_of(cfg: TrainDrafterConfig, parent: Path) -> None:
                 f"drafter.{key}={yaml_text(value)} differs from {yaml_text(required)} of drafter.init={typed.init}, "
                 "whose layers are kept; leave it out, or type drafter.init=warm for new weights"
             )
+
+
+def report_vocabulary(cfg: TrainDrafterConfig, parent: TrainedParent) -> None:
+    """Say that a typed drafter.draft_vocab_size is not read, where the parent's other draft vocabulary is kept."""
+    drafter = cfg.drafter
+    size = getattr(drafter, "draft_vocab_size", None)
+    if size is None or not (drafter.is_adapter or drafter.head == "own"):
+        return
+    present = read_json(parent.folder / "config.json")["draft_vocab_size"]
+    defaults = type(drafter).draft_vocab_size, size_values(cfg.target, "drafter").get("draft_vocab_size")
+    if size not in (present, *defaults):
+        say(
+            f"drafter: {cfg.drafter_name} has the draft vocabulary of {parent.manifest.name}, {present} tokens, so "
+            f"drafter.draft_vocab_size={size} is not read"
+        )
 
 
 def yaml_text(value: object) -> str:

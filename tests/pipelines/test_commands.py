@@ -102,6 +102,7 @@ def test_a_drafter_of_another_dtype_of_the_target_is_another(trained):
 def test_a_drafter_that_starts_from_another_keeps_its_vocabulary_map(trained):
     done = trained("train-drafter", "domain=math", "experiment=smoke", "drafter.init=sql", "drafter.draft_vocab_size=9")
     assert done.code == 0
+    assert "has the draft vocabulary of sql, 64 tokens, so drafter.draft_vocab_size=9 is not read" in done.err
     old, new = (load_file(trained.artifact("drafters", name) / "model.safetensors") for name in ("sql", "math"))
     assert torch.equal(old["d2t"], new["d2t"]) and torch.equal(old["t2d"], new["t2d"])
     assert not torch.equal(old["lm_head.weight"], new["lm_head.weight"])
