@@ -50,11 +50,15 @@ RESPS_ABLATION = (
     _policy("max-entropy PPO, features", "resps-maxent"),
 )
 POOL_ANSWERS = "answers to prompts of the pool's eight domains"
+OLDER = (
+    "Rows in this CPU's seconds are older than a mend of its latency profile, in which the levels of small trees were too "
+    "cheap, so that policies learned to draft deeper than pays."
+)
 TREES = (
     "EAGLE's default tree is {} in our count of levels; the best static tree is that of the policies' grid on their "
     "training answers. Policies are trained by replay, on {}, not on the wall clock. Figures with a standard deviation "
     "are means over three training seeds; other policies were trained once. docs/schedulers.md lists what else differs "
-    "from the paper."
+    f"from the paper. {OLDER}"
 )
 POLICY_FORMS = (
     Form(
@@ -199,7 +203,7 @@ POLICY_FORMS = (
         "this machine: replayed, and live with a 95 % interval over training seeds and prompts. Below 1, one tree is "
         "faster than the policy. Re-SpS, max-entropy PPO and LTD have three training seeds at T = 0; all others were "
         "trained once. At T = 0.5 and 1 policies are trained on sampled answers, too; the Re-SpS paper decodes "
-        "greedily only.",
+        f"greedily only. {OLDER}",
         columns_of(*(f"T = {temperature:g}, {source}" for temperature in TEMPERATURES for source in SOURCES)),
         ("over_best",),
         (RESPS, RESPS_MAXENT, LTD, *LTD_PARTS),
