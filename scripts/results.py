@@ -39,9 +39,8 @@ TOP = """# Results
 `scripts/results.py` writes this page from `docs/reports`. Each section names its command, device, date and commit. The
 commit is the one that added the report: `git log COMMIT..` lists what changed in the code since. Speed-ups are ratios
 to plain decoding in fast numerics by the same engine in the same run, methods taking turns, one prompt at a time unless
-a section names a batch size. MAT is the
-mean number of tokens that one draft-and-verify cycle emits. The target is `smollm2-135m`; drafters are named as in
-[Pools and selectors](pools.md). {gpu}"""
+a section names a batch size. MAT is the mean number of tokens that one draft-and-verify cycle emits. The target is
+`smollm2-135m`; drafters are named as in [Pools and selectors](pools.md). {gpu}"""
 STYLE = """
 text { fill: #1f2328 } .ours { fill: #1a7f5a } .plain { fill: #6e7781 } .theirs { fill: #b0b8c0 }
 @media (prefers-color-scheme: dark) {

@@ -51,8 +51,8 @@ RESPS_ABLATION = (
 )
 POOL_ANSWERS = "answers to prompts of the pool's eight domains"
 OLDER = (
-    "Rows in this CPU's seconds are older than a mend of its latency profile, in which the levels of small trees were too "
-    "cheap, so that policies learned to draft deeper than pays."
+    "Rows in this CPU's seconds are older than a mend of its latency profile, in which the levels of small trees were "
+    "too cheap, so that policies learned to draft deeper than pays."
 )
 TREES = (
     "EAGLE's default tree is {} in our count of levels; the best static tree is that of the policies' grid on their "
