@@ -192,6 +192,7 @@ def fit_profile(
     """
     probe = CycleTimes.join([answer.probes for answer in answers])
     nodes, largest = tuple(sorted({1, *grid.num_tokens})), grid.largest
+    widths = [top_k for _, depth, top_k in grid.drafted.tolist() if depth > 1] or [largest.top_k]  # of later levels
     token_s = sum(probe.seconds(step) for step in STEPS)
     kilotokens = probe.cycles.length / 1000.0
     profile = LatencyProfile(
@@ -200,7 +201,7 @@ def fit_profile(
         target=target.name,
         drafter=cfg.drafter,
         nodes=nodes,
-        top_ks=tuple(sorted({min(top_k, largest.top_k) for top_k in grid.top_ks})),
+        top_ks=tuple(sorted({min(max(top_k, min(widths)), max(widths)) for top_k in grid.top_ks})),
         depth=max(largest.depth, 1),
         seconds={},
         autoregressive=fit_terms({"token": np.ones_like(kilotokens), "kilotoken": kilotokens}, token_s),

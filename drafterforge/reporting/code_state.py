@@ -53,9 +53,10 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "5c0b53e2eecf": "349ceaca1a3a",  # selectors: arms that never draft
     "fa62b48938df": "1cf7bb4592a6",  # replay: prices, which are a part of their own
     "a7bab2f09341": "699ec11ff532",  # policy training: the same
-    "4926cf2d0362": "347711f3bd41",  # schedulers: the same
+    "4926cf2d0362": "def8d781e173",  # schedulers: the same
     "99ed51929881": "ef83d368f2e2",  # tree: a name for what is drafted
     "d71ceb4a7ab4": "37890958c0cf",  # runtime: sampling numbers beside CUDA graphs
+    "ebe4e857fe61": "bd5fb216035a",  # prices: profiles of grids with few narrow trees
     "349ceaca1a3a": "890451fb99db",  # selectors: states name their drafters
 }
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")

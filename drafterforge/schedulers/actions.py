@@ -90,8 +90,9 @@ class ActionGrid:
 
     @property
     def largest(self) -> TreeShape:
-        """The most nodes, levels and top_k that are drafted."""
-        return TreeShape(self.num_tokens[-1], self.depths[-1], self.top_ks[-1]).drafted
+        """The most nodes of the grid, and the most levels and the largest top_k of `drafted`."""
+        _, depth, top_k = self.drafted.max(axis=0).tolist()
+        return TreeShape(self.num_tokens[-1], depth, top_k)
 
     def index(self, shape: TreeShape) -> int:
         if shape not in self.shapes:

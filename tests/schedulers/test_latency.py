@@ -149,6 +149,11 @@ def test_a_profile_covers_what_the_nodes_of_its_grid_let_it_draft():
     fitted = fit_profile(CalibrateConfig(drafter="a"), tiny_target(), grid, [probed_answer(costs, small, 1.0)])
     assert (fitted.depth, fitted.top_ks) == (3, (1, 2, 3))
     fitted.check(grid, "latency.json")
+    coarse = ActionGrid("g", (1, 2, 4), (1, 2), (1, 2))  # no tree drafts a second level of width 1
+    few = only(small, (small.depth < 2) | (small.top_k == 2))
+    fitted = fit_profile(CalibrateConfig(drafter="a"), tiny_target(), coarse, [probed_answer(costs, few, 1.0)])
+    assert (fitted.depth, fitted.top_ks) == (2, (2,))
+    fitted.check(coarse, "latency.json")
 
 
 def test_weights_of_knots_lie_between_neighbours():
