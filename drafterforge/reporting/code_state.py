@@ -56,6 +56,7 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "4926cf2d0362": "def8d781e173",  # schedulers: the same
     "99ed51929881": "ef83d368f2e2",  # tree: a name for what is drafted
     "d71ceb4a7ab4": "37890958c0cf",  # runtime: sampling numbers beside CUDA graphs
+    "37890958c0cf": "982e4328cf29",  # runtime: who makes the folder of recorded answers
     "ebe4e857fe61": "bd5fb216035a",  # prices: profiles of grids with few narrow trees
     "349ceaca1a3a": "890451fb99db",  # selectors: states name their drafters
 }
