@@ -153,7 +153,9 @@ class Service:
             return None
         client = request.client.host if request.client else ""
         opted_out = request.headers.get(NO_LEARN, "0") != "0"
-        return partial(self.traffic.record, client) if self.traffic.admits(client, opted_out, count) else None
+        if not self.traffic.admits(client, opted_out, count):
+            return None
+        return partial(self.traffic.record, client, self.traffic.answers.num_erasures)
 
     def count(self, status: int) -> None:
         """Count an ended request in the metrics."""

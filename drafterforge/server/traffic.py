@@ -82,10 +82,13 @@ class TrafficRecorder:
             self.metrics.unrecorded.labels(reason).inc(count)
         return not reason
 
-    def record(self, client: str, row: Row) -> None:
-        """Record a finished answer; called in the decoding thread, which does not wait."""
+    def record(self, client: str, num_erasures: int, row: Row) -> None:
+        """Record a finished answer; called in the decoding thread, which does not wait.
+
+        num_erasures: when its request came; nothing is recorded of a request that came before an erasure.
+        """
         try:
-            self.waiting.put_nowait(partial(self._record, client, row, self.answers.num_erasures))
+            self.waiting.put_nowait(partial(self._record, client, num_erasures, row))
         except queue.Full:
             self.metrics.unrecorded.labels("busy").inc()
 
@@ -109,8 +112,7 @@ class TrafficRecorder:
                 self.failure, self.next_try = failure, time.monotonic() + stream.RETRY_S
             task = self.waiting.get()
 
-    def _record(self, client: str, row: Row, num_erasures: int) -> None:
-        """num_erasures: when the answer ended."""
+    def _record(self, client: str, num_erasures: int, row: Row) -> None:
         reason = "failed"
         try:
             if self.is_paused:

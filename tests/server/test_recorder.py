@@ -45,7 +45,7 @@ def recorder() -> Iterator[TrafficRecorder]:
 
 def record(recorder: TrafficRecorder, client: str, count: int) -> None:
     for _ in range(count):
-        recorder.record(client, SimpleNamespace(text=range(TOKENS)))
+        recorder.record(client, 0, SimpleNamespace(text=range(TOKENS)))
     done = threading.Event()
     recorder.waiting.put(done.set)
     assert done.wait(10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import stat
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from drafterforge.data.served import served_rows, served_shards
 from drafterforge.data.stream import erase_stream
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.rows import Generation
 from drafterforge.server import service
 from tests.server.conftest import HTTP, SHAPE, eventually, pool_of, serving
 
@@ -156,3 +158,15 @@ def test_erasing_forgets_the_memory_of_a_running_server(speaking, tmp_path):
         erase_stream(tmp_path / "ring")
         assert up.service.traffic.answers.memory.num_tokens == 0
     assert list(served_shards(tmp_path / "ring")) == []
+
+
+def test_a_request_that_came_before_an_erasure_is_not_recorded(speaking, tmp_path):
+    request = SimpleNamespace(client=None, headers={})
+    row = SimpleNamespace(answer=Generation([3, 4], [5], stop_reason="eos"), outputs=None, text=[3, 4, 5])
+    with serving(Engine(speaking), learn=learning(tmp_path)) as up:
+        before = up.service._recording(request, 1)
+        erase_stream(tmp_path / "ring")
+        for record in (before, up.service._recording(request, 1)):
+            record(row)
+        eventually(lambda: up.figure("recorded_answers_total") == 1)
+        assert up.figure("unrecorded_answers_total", reason="busy") == 1
