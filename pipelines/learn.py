@@ -123,7 +123,7 @@ def show_status(cfg: Config) -> None:
     if shards:
         print(f"next: drafterforge train-drafter data=traffic path={folder}{typed}")
     else:
-        print("no answers are recorded; a server that was started with learn=on records them")
+        print("no answers are on disk; a server with learn=on writes each within 30 seconds of its end")
 
 
 def write_times(shards: Sequence[tuple[Path, AnswerRows]]) -> Iterator[float]:

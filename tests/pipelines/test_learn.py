@@ -92,7 +92,7 @@ def test_the_status_shows_what_is_recorded_and_delete_deletes_it(bench):
     done = bench("learn", "delete")
     assert done.code == 0 and used_bytes(ring) == 0
     status = bench("learn", "status").out
-    assert "0 now" in status and "no answers are recorded" in status and "next:" not in status
+    assert "0 now" in status and "no answers are on disk" in status and "next:" not in status
 
 
 def test_mistakes_are_one_line(bench):
