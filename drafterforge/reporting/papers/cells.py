@@ -139,9 +139,9 @@ def best_row(evidence: Evidence, form: Form, line: Line, figure: str, domain: st
 
     A report of the form's first method comes before others, so that methods are compared on the same prompts.
     """
-    rows = _rows(evidence, form, line, figure, domain)
     if line.drafter == BEST_ALONE:
         return _best_alone(evidence, form, line, figure, domain)
+    rows = _rows(evidence, form, line, figure, domain)
     if line.drafter == EXPERT:  # experts have the names of their domains; compared on the generalist's prompts
         if domain not in evidence.pool:
             return None  # the generalist drafts
@@ -164,8 +164,9 @@ def _rows(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) 
         ]
 
     beside = {row.report for row in matching(form.lines[0])} if form.live and form.lines else set()
-    order = [(row.report not in beside, row.report, row.live != form.live, -row.prompts) for row in matching(line)]
-    return [row for _, row in sorted(zip(order, matching(line), strict=True), key=lambda pair: pair[0])]
+    return sorted(
+        matching(line), key=lambda row: (row.report not in beside, row.report, row.live != form.live, -row.prompts)
+    )
 
 
 def _best_alone(evidence: Evidence, form: Form, line: Line, figure: str, domain: str) -> MeasuredRow | None:
