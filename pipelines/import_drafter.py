@@ -7,6 +7,7 @@ from pathlib import Path
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import artifact_run
 from drafterforge.config.bundle import ImportConfig
+from drafterforge.config.checks import require_drafter_name
 from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import say
 from drafterforge.drafters.eagle3.checkpoint import save_drafter
@@ -22,6 +23,7 @@ def run(cfg: Config) -> Path:
         raise ConfigError("import needs a head: type path=FOLDER, or path=OWNER/NAME for one on the hub")
     folder, revision = fetch_head(cfg.path, cfg.revision)
     name = cfg.name or (Path(cfg.path).name or folder.resolve().name).lower()
+    require_drafter_name("name", name)
     target = read_target(cfg.target)
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
     head = read_head(folder, target, cfg.format, cfg.layer_ids, cfg.norm_before_residual)

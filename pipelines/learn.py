@@ -1,18 +1,18 @@
-"""Learn from what `serve learn=on` has recorded; show, take back or delete what was recorded and learned."""
+"""Show, take back, export or delete what `serve learn=on` has recorded and learned; the rest is started from here."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from rich.table import Table
 
+from drafterforge.artifacts.atomic import is_locked
 from drafterforge.artifacts.bundles import bundle_dir
 from drafterforge.artifacts.learned import (
     JOINED,
@@ -20,7 +20,7 @@ from drafterforge.artifacts.learned import (
     LearnedRecord,
     LearnedVersion,
     delete_learned,
-    lock_learner,
+    learner_lock,
     require_learned_in,
     update_record,
 )
@@ -30,26 +30,19 @@ from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.hints import target_flags
 from drafterforge.config.learn import LearnCommandConfig
 from drafterforge.config.pool import PoolConfig
-from drafterforge.config.progress import log, table_console
+from drafterforge.config.progress import table_console
 from drafterforge.data.answers import AnswerRows
 from drafterforge.data.served import served_shards
 from drafterforge.data.stream import MB, StreamRecord, erase_stream, used_bytes
-from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError
-from drafterforge.pipelines import export
-from drafterforge.pipelines.train_drafter import train
-from drafterforge.server.learning import LEARNER
-from drafterforge.targets.load import load_target
-from drafterforge.training.launch import end_with_stdin
-from drafterforge.training.traffic import TrafficLearner, spare_the_machine
+from drafterforge.errors import ArtifactError, ConfigError
 
 Config = LearnCommandConfig
-POLL_S = 5.0  # between two looks for new answers
-RETRY_S = 300.0  # after a failed round
+RUNS, STOPPED = "running", "not running"
 
 
 def run(cfg: Config) -> Path:
     if cfg.action == "replay":
-        return import_module("drafterforge.pipelines.learn_replay").run(cfg)
+        return _pipeline("learn_replay").run(cfg)
     folder = cfg.traffic_dir
     if (stream := StreamRecord.read(folder)) is None:
         if cfg.action == "status":
@@ -64,33 +57,16 @@ def run(cfg: Config) -> Path:
         )
     if cfg.action in ("rollback", "export", "delete"):
         require_learned_in(cfg.runs_dir, cfg.target.folder_name, folder)
-    actions = {"status": show_status, "run": learn, "rollback": roll_back, "export": export_learned, "delete": delete}
+    if cfg.action == "run":
+        return _pipeline("learn_run").run(cfg)
+    actions = {"status": show_status, "rollback": roll_back, "export": export_learned, "delete": delete}
     actions.get(cfg.action, set_frozen)(cfg)
     return folder
 
 
-def learn(cfg: Config) -> None:
-    """Learn until a signal ends the process, with what the machine has to spare."""
-    if LEARNER in os.environ:
-        end_with_stdin()
-    os.umask(0o077)  # the texts that a round trains on are not for other users of the machine
-    lock_learner(cfg.traffic_dir)
-    pace = spare_the_machine(cfg.learn.cpu_share)
-    while StreamRecord.read(cfg.traffic_dir).answers < cfg.learn.min_answers:  # the target takes memory
-        time.sleep(POLL_S)
-    target = load_target(replace(cfg.target, device=cfg.learn.device))
-    learner = TrafficLearner(cfg, target, train, pace)
-    while True:
-        try:
-            if (version := learner.round()) is not None:
-                log(f"learn: {describe(version)}")
-            if LearnedRecord.read(cfg.traffic_dir).error:
-                update_record(cfg.traffic_dir, lambda record: replace(record, error=""))
-            time.sleep(POLL_S)
-        except DrafterforgeError as error:
-            update_record(cfg.traffic_dir, lambda record, text=str(error): replace(record, error=text))
-            log(f"learn: {error}")
-            time.sleep(RETRY_S)
+def _pipeline(name: str) -> ModuleType:
+    """A module of pipelines/ that imports what takes seconds to load."""
+    return import_module(f"drafterforge.pipelines.{name}")
 
 
 def describe(version: LearnedVersion) -> str:
@@ -107,11 +83,16 @@ def show_status(cfg: Config) -> None:
     record, learned = StreamRecord.read(folder), LearnedRecord.read(folder)
     table = Table(title=f"traffic in {folder}", title_justify="left", show_header=False)
     table.add_row("target", str(record.labels.get("target", "")))
-    table.add_row("answers", f"{sum(len(rows) for _, rows in shards):,} now, {record.answers:,} recorded in all")
+    num_answers = sum(len(rows) for _, rows in shards)
+    table.add_row("answers", f"{num_answers:,} now, {record.answers:,} recorded in all")
     table.add_row("tokens", f"{sum(int(rows.lengths.sum()) for _, rows in shards):,}")
     table.add_row("size", f"{used_bytes(folder) / MB:,.1f} of {record.limit_bytes / MB:,.0f} MB")
     if (oldest_s := min(write_times(shards), default=None)) is not None:
         table.add_row("oldest", datetime.fromtimestamp(oldest_s).isoformat(" ", "minutes"))
+    table.add_row("recording", RUNS if is_locked(folder) else STOPPED)
+    table.add_row("learning", RUNS if is_locked(learner_lock(folder)) else STOPPED)
+    for kind, count in (learned.fresh or {"all kinds": num_answers}).items() if learned.min_answers else ():
+        table.add_row("next expert", f"{kind}: {count} of the {learned.min_answers} new prompts that a round needs")
     for version in learned.versions:
         table.add_row("learned", describe(version))
     for error in filter(None, (record.error, learned.error)):
@@ -167,7 +148,7 @@ def export_learned(cfg: Config) -> None:
     parents = [parent for folder in folders for parent in Manifest.read(folder).parents]
     generalists = dict.fromkeys(parent["name"] for parent in parents if parent["kind"] == "drafters")
     pool = PoolConfig(drafters=[*generalists, *(name for name in names if name not in generalists)])
-    path = export.run(replace(config, pool=pool))
+    path = _pipeline("export").run(replace(config, pool=pool))
     print(f"wrote {path}; next: drafterforge serve bundle={cfg.output_name}{target_flags(cfg)}")
 
 
@@ -187,7 +168,7 @@ def delete(cfg: Config) -> None:
 
     def leave(record: LearnedRecord) -> LearnedRecord:
         versions = [replace(version, state=LEFT) for version in record.versions]
-        return replace(record, versions=versions, newest={}, error="", num_deletions=record.num_deletions + 1)
+        return replace(record, versions=versions, newest={}, fresh={}, error="", num_deletions=record.num_deletions + 1)
 
     record = update_record(cfg.traffic_dir, leave)
     names = [version.name for version in record.versions] + ([record.training] if record.training else [])

@@ -120,6 +120,14 @@ def lock_folder(folder: Path) -> int | None:
     return descriptor
 
 
+def is_locked(path: Path) -> bool:
+    """Whether another process holds the lock of a file or folder, see `lock_folder`."""
+    lock = lock_folder(path)
+    if lock is not None:
+        os.close(lock)
+    return lock is None and path.exists()
+
+
 @contextlib.contextmanager
 def report_full_disk(path: Path) -> Iterator[None]:
     """Turn the error of a full disk into an ArtifactError; other errors pass."""

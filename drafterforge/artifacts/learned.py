@@ -21,6 +21,7 @@ from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError, ConfigError
 
 FOLDER, RECORD, RUNNING = "learning", "learned.json", "running"
+LEARNER = "DRAFTERFORGE_LEARNER"  # in the environment of a learner that ends with the server
 JOINED, LEFT, REJECTED = "joined", "left", "rejected"
 FOLDERS = "traffic-folders.json"  # in the target's folder of runs: where else traffic is recorded and learned from
 TEXTS = ("answers", "features")  # artifacts that training makes of recorded answers
@@ -56,6 +57,8 @@ class LearnedRecord:
     error: str = ""  # of the last round
     num_deletions: int = 0  # of all that was recorded and learned
     num_versions: int = 0  # of all times, so that no name comes again
+    fresh: dict[str, int] = field(default_factory=dict)  # kind -> prompts that were new when the learner last looked
+    min_answers: int = 0  # such prompts that a kind needs for a round
 
     @staticmethod
     def read(traffic: Path) -> LearnedRecord:
@@ -87,15 +90,20 @@ def _with_new_keys(values: Any) -> Any:
     """A record with the keys that those of earlier versions lack."""
     if not isinstance(values, dict) or not isinstance(versions := values.get("versions"), list):
         return values
-    values = {"num_versions": len(versions)} | values
+    values = {"num_versions": len(versions), "fresh": {}, "min_answers": 0} | values
     fresh = {"replaces": "", "base_gain": 0.0}
     values["versions"] = [fresh | version if isinstance(version, dict) else version for version in versions]
     return values
 
 
+def learner_lock(traffic: Path) -> Path:
+    """The file that the learner of a folder of traffic keeps locked."""
+    return traffic / FOLDER / RUNNING
+
+
 def lock_learner(traffic: Path) -> int:
     """A file descriptor that locks a folder of traffic for this learner; ConfigError if another one holds it."""
-    path = traffic / FOLDER / RUNNING
+    path = learner_lock(traffic)
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

@@ -77,13 +77,18 @@ def _available(names: Sequence[str]) -> str:
     return f"available: {', '.join(names[:MAX_NAMES])}{more}" if names else "there are none yet"
 
 
+def is_path(text: str) -> bool:
+    """Whether a text can only be the path of an artifact, not its name."""
+    return "/" in text or os.sep in text or text.startswith((".", "~"))
+
+
 def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: str | Path, *, hint: str = "") -> Path:
     """The folder of an artifact given by name or by path; `runs_dir` is searched before the shipped artifacts.
 
     hint: the command that would make the artifact; the error of a missing one names it.
     """
     text = str(name_or_path)
-    is_name = bool(text) and "/" not in text and os.sep not in text and not text.startswith((".", "~"))
+    is_name = bool(text) and not is_path(text)
     candidates = [artifact_dir(runs_dir, target, kind, text)] if is_name else []
     if text:
         candidates.append(Path(text).expanduser())

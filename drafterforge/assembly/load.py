@@ -57,10 +57,8 @@ def load(
     warn_if_too_late()
     pool, runtime, drafter = pool or PoolConfig(), runtime or RuntimeConfig(), str(drafter or "")
     check_engine(drafter, pool, runtime)
-    if isinstance(target, TargetConfig) and target.source == "hf" and target.name == TargetConfig.name:
-        target = replace(target, name="")  # the default is the name of the embedded target
     if not isinstance(target, Target):
-        target = load_target(target if isinstance(target, TargetConfig) else named_target(str(target), device, dtype))
+        target = load_target(_target_config(target, device, dtype))
     runs_dir = os.path.expanduser(runs_dir)
     runs = RunsFolder(runs_dir, target, quiet=True)
     try:
@@ -109,7 +107,10 @@ def open(
     warn_if_too_late()
     if not isinstance(bundle, str | Path) or not str(bundle):
         raise ConfigError(f"a bundle is a folder, a .tar, a hub id or a name, got {bundle!r}")
-    target, drafter = str(target) if isinstance(target, Path) else target, drafter or ""
+    drafter = drafter or ""
+    target = str(target) if isinstance(target, Path) else target
+    if isinstance(target, TargetConfig) or target in catalogue.group_choices("target"):
+        target = _target_config(target, device, dtype)
     runs_dir = os.path.expanduser(runs_dir)
     folder = locate(bundle if isinstance(bundle, Path) else bundle_path(bundle, target, runs_dir))
     engine = open_bundle(
@@ -125,6 +126,14 @@ def open(
     )
     single = drafter not in (AUTO, POOL)
     return TextEngine(engine, drafter if single else f"bundle {read_record(folder).name}")
+
+
+def _target_config(target: str | Path | TargetConfig, device: str, dtype: str) -> TargetConfig:
+    """The configuration of a target given by name, hub id, folder or configuration."""
+    if not isinstance(target, TargetConfig):
+        return named_target(str(target), device, dtype)
+    is_unnamed = target.source == "hf" and target.name == TargetConfig.name  # the default names the embedded target
+    return replace(target, name="") if is_unnamed else target
 
 
 def named_target(text: str, device: str, dtype: str) -> TargetConfig:

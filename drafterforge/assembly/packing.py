@@ -33,6 +33,7 @@ from drafterforge.targets.load import Target, load_target
 
 TARGET_LICENCES = {"smollm2-135m": "Apache-2.0"}  # by name of an embedded target
 TRAINING_FILES = ("curves.json", "curves.png", "rows.json", "logs/")  # files of an artifact that decoding never reads
+SNAPSHOTS = "snapshots"  # folder of the hub client's cache that holds a folder for each commit of a model
 MIN_PROMPTS = 8  # measured prompts below which a row of a report is left out
 REPORT_KEYS = ("domain", "method", "num_prompts", "mat", "speedup", "mismatches", "dtype", "device")
 
@@ -42,9 +43,10 @@ def make_bundle(cfg: ExportConfig, folder: Path) -> BundleRecord:
     require_no_bundle(folder, cfg.overwrite)
     check_selector(cfg.pool)
     check_names(POOL, cfg.pool, cfg.runs_dir, cfg.target.folder_name)
+    trained = list_artifacts(cfg.runs_dir, cfg.target.folder_name, "drafters")
     for name in parts_of(cfg.pool.drafters):
         typed = Path(name).expanduser()
-        if typed.is_dir() and not (typed / MANIFEST).is_file():
+        if name not in trained and typed.is_dir() and not (typed / MANIFEST).is_file():
             raise ConfigError(f"a bundle packs trained or imported drafters; {name} has no {MANIFEST}; leave it out")
     target = load_target(cfg.target)
     runs = RunsFolder(cfg.runs_dir, target)
@@ -137,11 +139,12 @@ class BundleContents:
 def target_reference(cfg: ExportConfig, target: Target) -> TargetReference:
     """The record's entry for the target: where it is, and what identifies it."""
     local = Path(cfg.target.model).expanduser()
+    snapshot = target.folder.name if target.folder.parent.name == SNAPSHOTS else None  # the commit of a hub model
     return TargetReference(
         name=target.name,
         source=cfg.target.source,
         model=str(local.resolve()) if local.is_dir() and cfg.target.model else cfg.target.model,
-        revision=cfg.target.revision,
+        revision=cfg.target.revision or snapshot,
         fingerprint=target.fingerprint,
         tokenizer_sha256=tokenizer_sha256(target.folder),
         model_type=target.config.model_type,
@@ -164,7 +167,7 @@ def add_drafter(cfg: ExportConfig, target: Target, contents: BundleContents, sou
     if source.base is not None:
         generalist = Manifest.read(source.base)
         base, digest = generalist.name, generalist.digest
-        if contents.named.get(base, digest) != digest:  # the pool has another drafter of this name
+        if contents.named.setdefault(base, digest) != digest:  # another drafter has this name
             base = f"{base}-{digest[:8]}"
         add_drafter(cfg, target, contents, DrafterSource(base, source.kind, source.base))
     manifest = Manifest.read(source.folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.learned import absent_drafters, learned_drafters
-from drafterforge.artifacts.locate import find_artifact, list_artifacts
+from drafterforge.artifacts.locate import find_artifact, is_path, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
 from drafterforge.assembly.sources import DrafterSummary
 from drafterforge.config.hints import ROUTER, command_for, command_for_policy, command_for_router
@@ -140,7 +140,14 @@ def locate_drafter(runs_dir: Path | str, target: str, name: str) -> Path | None:
     if name in KINDS and not KINDS[name].needs_files:
         return None
     folder = Path(name).expanduser()
-    return folder if is_language_model(folder) else find_drafter(runs_dir, target, name)
+    if is_path(name) and is_language_model(folder):
+        return folder
+    try:
+        return find_drafter(runs_dir, target, name)
+    except ArtifactError:
+        if is_language_model(folder):  # in the current folder
+            return folder
+        raise
 
 
 def drafter_manifest(folder: Path, target: Target) -> Manifest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from drafterforge.bundle.files import FILES_WITHOUT_SUFFIX, SUFFIXES, check_files, walk
+from drafterforge.bundle.files import FILES_WITHOUT_SUFFIX, SUFFIXES, check_files, check_name, walk
 from drafterforge.bundle.record import BUNDLE, read_record
 from drafterforge.errors import ArtifactError, quote
 
@@ -41,7 +41,7 @@ def download_folder(text: str) -> Path:
 
 
 def download(text: str) -> Path:
-    """The folder of a downloaded bundle; its record comes first, so that nothing else of a large model is fetched."""
+    """The folder of a downloaded bundle; its record comes first, and says which files are fetched."""
     folder = download_folder(text)
     _fetch(text, folder, [BUNDLE])
     if not (folder / BUNDLE).is_file():
@@ -49,8 +49,10 @@ def download(text: str) -> Path:
             f"{quote(text)} on the hub is no bundle: it has no {BUNDLE}; if it is a target, type target=hf "
             f"target.model={text.partition('@')[0]}"
         )
-    read_record(folder)
-    _fetch(text, folder, PATTERNS)
+    names = list(read_record(folder).files)
+    for name in names:
+        check_name(name)
+    _fetch(text, folder, names)
     _drop_leftovers(folder)
     return folder
 

@@ -100,7 +100,7 @@ COMMANDS = {
     "quickstart": Command(
         "drafterforge.pipelines.quickstart",
         commands.QuickstartConfig,
-        "show the speed of the shipped pool, tune its SQL expert, bundle the pool and measure it",
+        "show the speed of the shipped pool, tune its SQL expert, bundle it and measure it",
         resumes=True,
         reports=("drafters",),
     ),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from drafterforge.config.names import AUTO, JOINT, POOL, RETRIEVAL
 from drafterforge.errors import ConfigError
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a drafter
 RESERVED = {  # names that no trained drafter may have
     RETRIEVAL: "retrieval without a datastore",
     POOL: "the pool of all drafters",
@@ -57,3 +59,7 @@ def require_drafter_name(key: str, name: str) -> None:
     """Refuse a drafter's name that means something else where drafters are named."""
     require(name not in RESERVED, f"{key}={name} is reserved for {RESERVED.get(name)}; type name=OTHER")
     require(JOINT not in name, f"{key}={name} has a {JOINT}, which joins the names of hybrids; leave it out")
+    is_plain = not name or NAME.fullmatch(name)
+    require(
+        is_plain, f"{key}={name!r} is no name of a drafter; type letters a to z, digits, . _ and -, such as name=mine"
+    )

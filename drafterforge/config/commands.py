@@ -103,7 +103,7 @@ class TrainDrafterConfig(PrepareDataConfig):
 class QuickstartConfig(TrainDrafterConfig):
     """`drafterforge quickstart`; `name` names the answers, the drafter, the bundle and the report."""
 
-    pool: PoolConfig = section(PoolConfig, "decodes the first prompts, and is packed into the bundle")
+    pool: PoolConfig = section(PoolConfig, "decodes the first prompts; pool.drafters= names what else the bundle holds")
     first_prompts: int = setting(4, "held-out prompts decoded before training")
     first_tokens: int = setting(64, "length limit of the answers to first_prompts")
 

@@ -41,8 +41,8 @@ class SuiteConfig:
     )
     domains: list[str] = setting([*POOL_DOMAINS], "domains of the prompts; each needs a prompt grammar")
     questions: str = setting("", "papers, auto, vllm: folder, file or hub id of the question files")
-    benchmarks: list[str] = setting([], "papers: names of question files; empty: all")
-    num_prompts: int = setting(64, "number of requests; papers: per benchmark, turns not counted")
+    benchmarks: list[str] = setting([], "papers, auto, vllm: names of question files; empty: all")
+    num_prompts: int = setting(64, "number of requests; with question files: of each file, turns not counted")
     conversations: float = setting(0.25, "mixed: share of requests that continue an answer of another domain")
     tuning_prompts: int = setting(32, "further requests, to tune the constants of bandits; 0: use the defaults")
     replay: bool = setting(True, "record every position of the answers, and replay all selectors exactly")
@@ -51,7 +51,8 @@ class SuiteConfig:
     pool_orders: int = setting(4, "random orders of drafters, and of requests, over which replays are averaged")
     timed_prompts: int = setting(8, "requests decoded one by one to measure tokens/s, methods in turn; 0: none")
     methods: list[str] = setting(
-        [*METHODS], "timed methods: these, names of drafters or selectors, SELECTOR/POLICY, DRAFTER+retrieval"
+        [*METHODS],
+        "timed methods: these, auto, datastore, openvino, a drafter or selector, NAME/POLICY, DRAFTER+retrieval",
     )
     openvino: str = setting("", "folder of the target in OpenVINO's format, for the method openvino", input="path")
     check_live: bool = setting(

@@ -124,7 +124,7 @@ def _render(tokenizer: Any, messages: Sequence[Message], generate: bool, date: d
         text.encode()  # fails on half of a surrogate pair, which a forged template or special token may hold
         return text
     except Exception as error:  # a template may raise anything
-        roles = ", ".join(message["role"] for message in messages) or "none"
+        roles = ", ".join(str(message.get("role", "none")) for message in messages) or "none"
         raise ChatTemplateError(
             f"the target's chat template refuses the roles ({shorten(roles)}): {shorten(error, 200)}; "
             "give messages that it accepts, for example one user message"

@@ -31,7 +31,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.atomic import lock_folder, report_write_errors, save_json_atomic, write_bytes_atomic
+from drafterforge.artifacts.atomic import (
+    is_locked,
+    lock_folder,
+    report_write_errors,
+    save_json_atomic,
+    write_bytes_atomic,
+)
 from drafterforge.artifacts.json_input import parse_as
 from drafterforge.data.served import ServedAnswer, encode_served
 from drafterforge.errors import ArtifactError, ConfigError, shorten
@@ -166,10 +172,7 @@ def open_record(
 
 def require_no_writer(folder: Path) -> None:
     """ConfigError if a process writes to the stream."""
-    lock = lock_folder(folder)
-    if lock is not None:
-        os.close(lock)
-    elif folder.is_dir():
+    if is_locked(folder):
         raise ConfigError(f"another process writes to the stream {folder}; type data.stream=OTHER")
 
 

@@ -12,7 +12,6 @@ from drafterforge.artifacts.bundles import find_bundle, named_bundle_dir
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.learned import absent_drafters, without_learned
 from drafterforge.artifacts.locate import SHIPPED, find_artifact, list_artifacts
-from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.bundles import check_bundle, drafter_source, locate, target_hint
 from drafterforge.assembly.runs import kind_of
 from drafterforge.bundle.record import BUNDLE, BundleRecord
@@ -115,8 +114,10 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
         kind = kind_named(kind_of(manifest))
         if cfg.format in kind.exports:
             base = kind.base_of(folder)
-            generalist = Manifest.read(base).name if base else ""
-            loaders[manifest.name] = loader_of(DrafterSource(name, kind.name, folder, base), facts, generalist)
+            generalist = base.name if base else ""
+            if folder.name in loaders:
+                raise ConfigError(f"two drafters are named {folder.name}; name one of them, or rename its folder")
+            loaders[folder.name] = loader_of(DrafterSource(name, kind.name, folder, base), facts, generalist)
         elif names:
             raise not_exportable(str(folder), kind.name, cfg.format)
     return require_any(loaders, cfg.runs_dir, cfg.format)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.learned import FOLDER, JOINED, LearnedRecord
+from drafterforge.artifacts.learned import FOLDER, JOINED, LEARNER, LearnedRecord
 from drafterforge.assembly.build import advisor
 from drafterforge.assembly.drafters import open_named
 from drafterforge.assembly.sources import PoolSource
@@ -36,7 +36,6 @@ POLL_S = 2.0
 STEADY_S = 600.0  # a process that runs as long has started well
 LONGEST_PAUSE_S = 60.0  # between starts of a process that ends sooner
 MOST_STARTS = 5  # of such a process, or of one that ends in every round, until it counts as failed
-LEARNER = "DRAFTERFORGE_LEARNER"  # in the environment of a learner that ends with the server
 LOG, LOG_BYTES = "learner.log", 1 << 20
 
 

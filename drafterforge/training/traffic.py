@@ -165,6 +165,8 @@ class TrafficLearner:
         by_kind, held_out, errors = self.answers(), self.cfg.learn.held_out, list[DrafterforgeError]()
         used = {kind: self.newest_used(rows, record.newest.get(kind, "")) for kind, rows in by_kind.items()}
         fresh = {kind: len(new_prompts(rows, used[kind])) for kind, rows in by_kind.items()}
+        if fresh != record.fresh:
+            update_record(self.folder, lambda current: replace(current, fresh=fresh))
         for kind in sorted(fresh, key=lambda name: -fresh[name]):
             splits = split_newest(by_kind[kind], used[kind], held_out, held_out // 2, self.most_tokens)
             is_enough = len(splits["train"]) >= held_out and len(splits["val"]) == held_out // 2
@@ -208,7 +210,8 @@ class TrafficLearner:
             require_current(current, record, kind)
             if verdict.incumbent_leaves:
                 current = current.with_state(incumbent, LEFT)
-            current = replace(current, versions=[*current.versions, version], num_versions=number, training="")
+            versions, fresh = [*current.versions, version], current.fresh | {kind: 0}
+            current = replace(current, versions=versions, num_versions=number, training="", fresh=fresh)
             return self.bounded(replace(current, newest=current.newest | {kind: newest}))
 
         try:

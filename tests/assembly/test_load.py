@@ -7,11 +7,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import drafterforge
 from drafterforge import DrafterforgeError
 from drafterforge.assembly.engines import open_engine
-from drafterforge.assembly.packing import make_bundle
+from drafterforge.assembly.packing import BundleContents, add_drafter, make_bundle, target_reference
 from drafterforge.bundle.record import read_record
 from drafterforge.config.bundle import ExportConfig
 from drafterforge.config.commands import DoctorConfig
@@ -21,14 +22,18 @@ from drafterforge.config.pool import PoolConfig
 from drafterforge.config.serving import GenerateConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.chat import prompt_ids
+from drafterforge.drafters.base import DrafterSource
 from drafterforge.errors import ConfigError
 from drafterforge.runtime import verify_costs
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import load_target
+from tests.assembly.conftest import Runs
 from tests.tiny import build_tokenizer
 
 QUESTION, SECOND_QUESTION = "Count users by country.", "How many?"
+NAMES = "general", "sql"
 MESSAGES = [{"role": "user", "content": QUESTION}]
 
 
@@ -225,6 +230,46 @@ def test_a_bundle_holds_the_router_only_if_it_knows_a_drafter(runs, folder, labe
     cfg = ExportConfig(bundle="routed", target=target, runs_dir=str(runs.folder), pool=pool)
     record = make_bundle(cfg, runs.folder / "tiny" / "bundles" / "routed")
     assert [part.kind for part in record.parts] == parts
+
+
+def test_each_expert_is_packed_with_its_own_generalist(served, tmp_path):
+    contents, cfg = BundleContents(), ExportConfig(bundle="both", runs_dir=str(tmp_path))
+    digests = {}
+    for seed, name in enumerate(("mine", "sql")):
+        torch.manual_seed(seed)
+        runs = Runs(tmp_path / name, served)
+        general = runs.full("general")
+        runs.expert(name, general)
+        folder, digests[name] = tmp_path / name / "tiny" / "drafters", general.digest
+        add_drafter(cfg, served, contents, DrafterSource(name, "eagle3", folder / name, folder / "general"))
+    assert digests["mine"] != digests["sql"]
+    bases = {entry.name: entry.base for entry in contents.drafters if entry.base}
+    assert bases == {"mine": "general", "sql": f"general-{digests['sql'][:8]}"}
+
+
+def test_a_target_of_the_hub_is_recorded_with_its_revision(folder, tmp_path):
+    snapshot = shutil.copytree(folder, tmp_path / "snapshots" / "0a1b2c")
+    target = load_target(TargetConfig(name="tiny", source="hf", model=str(snapshot), dtype="float32"))
+    for typed, recorded in ((None, "0a1b2c"), ("v2", "v2")):
+        hub = TargetConfig(name="tiny", source="hf", model="owner/tiny", revision=typed)
+        assert target_reference(ExportConfig(target=hub), target).revision == recorded
+
+
+def test_a_name_is_a_drafter_even_if_the_current_folder_has_a_folder_of_this_name(runs, folder, tmp_path, monkeypatch):
+    shutil.copytree(folder, tmp_path / "elsewhere" / "sql")  # a language model
+    (tmp_path / "elsewhere" / "store").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    kinds = [type(drafterforge.load(runs.target, drafter=name, runs_dir=runs.folder).runtime.drafter) for name in NAMES]
+    assert kinds[0] is kinds[1]
+    target = TargetConfig(name="tiny", source="hf", model=str(folder), dtype="float32")
+    pool = PoolConfig(drafters=["sql", "store"])
+    cfg = ExportConfig(bundle="named", target=target, runs_dir=str(runs.folder), pool=pool)
+    assert len(make_bundle(cfg, tmp_path / "named").drafters) == 3
+
+
+def test_a_bundle_opens_with_a_target_that_is_given_as_a_configuration(bundled, folder):
+    config = TargetConfig(source="hf", model=str(folder), dtype="float32")
+    assert drafterforge.open("house", target=config, runs_dir=bundled.folder).target.name == "tiny"
 
 
 def test_the_default_selector_is_used_where_it_is_typed(bundled, folder):

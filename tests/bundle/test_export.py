@@ -250,6 +250,18 @@ def test_all_drafters_are_written_or_none_and_each_is_named_by_its_folder_too(ru
     assert sorted(os.listdir(exports)) == ["general-sglang", "sql-sglang"]
 
 
+def test_a_copy_of_a_drafter_is_exported_by_the_name_of_its_folder(runs, tiny, tmp_path):
+    drafters = runs / "tiny" / "drafters"
+    shutil.copytree(drafters / "sql", drafters / "sql-old")
+    export(runs, tiny, "")
+    assert sorted(os.listdir(runs / "tiny" / "exports")) == ["general-sglang", "sql-old-sglang", "sql-sglang"]
+    for copy in ("a", "b"):
+        shutil.copytree(drafters / "general", tmp_path / copy / "general")
+    with pytest.raises(ConfigError, match="two drafters are named general; name one of them"):
+        pool = PoolConfig(drafters=[str(tmp_path / copy / "general") for copy in ("a", "b")])
+        export(runs, tiny, "", pool=pool, overwrite=True)
+
+
 def test_a_killed_export_is_finished_by_the_same_command(runs, tiny):
     export(runs, tiny, "")
     exports = runs / "tiny" / "exports"

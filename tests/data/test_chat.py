@@ -137,6 +137,13 @@ def test_a_template_that_writes_half_a_character_is_refused(chatml):
         prompt_ids(tokenizer, talk("hi"))
 
 
+@pytest.mark.parametrize("message", [{"content": "hi"}, {"role": 3, "content": "hi"}])
+def test_a_message_without_a_role_is_one_line(chatml, message):
+    tokenizer = retemplated(chatml, "{{ raise_exception('no role') }}")
+    with pytest.raises(ArtifactError, match=r"chat template refuses the roles \((none|3)\): no role"):
+        prompt_ids(tokenizer, [message])
+
+
 def test_a_template_that_refuses_a_role_is_one_line(chatml):
     tokenizer = retemplated(chatml, "{{ raise_exception('System role not supported') }}")
     with pytest.raises(ArtifactError, match=r"refuses the roles \(system, user\): System role not"):

@@ -363,3 +363,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_at_the_start(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be used .*; give another folder"):
         Recorder(RecordSettings(str(tmp_path / "file")), torch.device("cpu"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    with pytest.raises(ConfigError, match=r"all users can read record=.*; type `chmod o-rwx"):
+        RecordSettings(str(tmp_path / "open")).make_folder()

@@ -40,6 +40,12 @@ def test_an_imported_head_decodes_the_targets_own_text(bench, head):
     assert (drafted.code, drafted.out) == (0, plain.out) and "drafted nodes accepted" in drafted.err
 
 
+@pytest.mark.parametrize(("name", "reason"), [("sql+v2", "has a +"), ("auto", "is reserved"), ("my head", "no name")])
+def test_a_folder_whose_name_no_drafter_can_have_needs_a_name(bench, head, tmp_path, name, reason):
+    line = bench("import", f"path={head.rename(tmp_path / name)}").one_line()
+    assert f"name={name}" in line.replace("'", "") and reason in line
+
+
 def test_a_second_import_is_skipped_and_another_head_of_that_name_refused(bench, head):
     assert bench("import", f"path={head}", "name=one").code == 0
     assert "was imported from these files before" in bench("import", f"path={head}", "name=one").out

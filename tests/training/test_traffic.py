@@ -180,6 +180,12 @@ class Rounds:
     def command(self, action: str) -> None:
         getattr(learn_pipeline, action)(replace(self.cfg, action={"set_frozen": "freeze"}.get(action, "status")))
 
+    def status(self, capsys) -> dict[str, str]:
+        """The table of `learn status`: row -> text."""
+        self.command("show_status")
+        cells = [[cell.strip() for cell in line.split("│")] for line in capsys.readouterr().out.splitlines()]
+        return {cell[1]: cell[2] for cell in cells if len(cell) > 2}
+
     def left_over(self) -> list[str]:
         return [
             path.name for path in Path(self.cfg.runs_dir).rglob("*") if "weights" in path.name or ".arrow" in path.name
@@ -352,6 +358,21 @@ def test_the_status_does_without_shards_that_a_full_ring_deletes_meanwhile(round
     rounds.command("show_status")
     printed = capsys.readouterr().out
     assert "1 now" in printed and "oldest" not in printed
+
+
+def test_the_status_says_what_runs_and_how_far_each_kind_is_from_its_next_expert(rounds, monkeypatch, capsys):
+    lock = lock_learner(rounds.cfg.traffic_dir)
+    update_record(rounds.cfg.traffic_dir, lambda record: replace(record, min_answers=96))
+    table = rounds.status(capsys)
+    assert table["recording"] == "not running" and table["learning"] == "running"
+    assert table["next expert"] == "all kinds: 0 of the 96 new prompts that a round needs"
+    os.close(lock)
+    learner = rounds_of(rounds, monkeypatch, {"sql": [answer(number, number % 5) for number in range(7)]})
+    assert learner.round() is None
+    table = rounds.status(capsys)
+    assert table["learning"] == "not running" and table["next expert"].startswith("sql: 5 of the 96 new prompts")
+    rounds.round("sql")
+    assert rounds.status(capsys)["next expert"].startswith("sql: 0 of")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -53,6 +54,8 @@ class RecordSettings:
         try:
             folder.mkdir(0o700, parents=True, exist_ok=True)  # others must not read what clients ask
             reason = "" if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else "permission denied"
+            if folder.stat().st_mode & stat.S_IROTH:
+                raise ConfigError(f"all users can read record={self.folder}; type `chmod o-rwx {folder}`")
         except OSError as error:
             reason = error.strerror
         if reason:
