@@ -19,7 +19,7 @@ from drafterforge.evaluation.load_warning import current_warning
 from drafterforge.kernels.dispatch import describe_kernels
 from drafterforge.openmp import WAIT_POLICY
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
-from drafterforge.targets.fingerprint import fingerprint
+from drafterforge.targets.fingerprint import fingerprint, missing_weights
 from drafterforge.targets.load import target_name
 from drafterforge.targets.smollm2 import cache_dir, is_present, smollm2_dir
 
@@ -80,4 +80,6 @@ def _target_state(cfg: Config) -> str:
                 return f"{folder / 'config.json'} is damaged (no JSON object)"
         except ArtifactError as error:
             return str(error)
+    if missing := missing_weights(folder):
+        return f"{folder} holds no {missing}; download it again"
     return f"{folder}, fingerprint {fingerprint(folder)}"

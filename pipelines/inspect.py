@@ -10,7 +10,7 @@ from rich.table import Table
 
 from drafterforge.artifacts.folder import open_artifact, restore_interrupted
 from drafterforge.artifacts.locate import folders_named
-from drafterforge.artifacts.manifest import PARENT_KEYS, Manifest, is_entry
+from drafterforge.artifacts.manifest import MANIFEST, PARENT_KEYS, Manifest, is_entry
 from drafterforge.assembly.bundles import check_bundle, locate
 from drafterforge.bundle.card import how, summary
 from drafterforge.bundle.record import BUNDLE, BundleRecord
@@ -61,7 +61,8 @@ def _lines(values: Mapping[str, Any]) -> str:
 
 def find_by_name(cfg: Config) -> Path | None:
     """The artifact or bundle called `cfg.path`, unless that is a path; drafters come first, then bundles."""
-    if "/" in cfg.path or Path(cfg.path).exists():
+    path = Path(cfg.path)
+    if "/" in cfg.path or path.is_file() or any((path / name).is_file() for name in (MANIFEST, BUNDLE)):
         return None
     folders = folders_named(cfg.path, cfg.runs_dir)
     by_kind = [[path for path in folders if path.parent.name == kind] for kind in PREFERRED]

@@ -134,6 +134,9 @@ class BundleFolder:
     def unproven(self) -> list[str]:
         return []  # the bundle names all drafters of its pool
 
+    def other_taps(self) -> list[str]:
+        return []  # opening tells
+
     def summaries(self) -> list[DrafterSummary]:
         summaries = []
         for entry in self.record.drafters:

@@ -45,8 +45,11 @@ def retrieval_for(summaries: Iterable[DrafterSummary], domain: str) -> str:
     return datastores.get(domain) or datastores.get(GENERAL) or RETRIEVAL
 
 
-def report_unproven(source: PoolSource) -> None:
-    """Print one line about the drafters that the default pool leaves out."""
+def report_left_out(source: PoolSource) -> None:
+    """Print one line for each reason for which the default pool leaves out drafters."""
+    if names := source.other_taps():
+        taps = ",".join(map(str, source.target.backbone.taps))
+        say(f"the pool leaves out {', '.join(names)}: they read other layers of the target than target.taps=[{taps}]")
     if names := source.unproven():
         say(
             f"the pool leaves out {', '.join(names)}: on at least {MIN_VAL_PROMPTS} prompts of validation they must "
@@ -64,7 +67,7 @@ def build_pool(
     """
     target = source.target
     if not cfg.drafters and not source.quiet:
-        report_unproven(source)
+        report_left_out(source)
     drafters = open_named(pool_names(source, cfg.drafters), source.drafter, target)
     shapes = {
         name: choose_shape(runtime, target.device, target.dtype, drafter.kind)

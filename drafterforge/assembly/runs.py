@@ -35,11 +35,27 @@ class RunsFolder:
     def names(self) -> list[str]:
         """Drafters of the target, in the order of `rank`: full weights first, datastores last.
 
-        Without experts that were learned from traffic and do not draft, see `absent_drafters`.
+        Without experts that were learned from traffic and do not draft, see `absent_drafters`, and without drafters
+        that read other layers than this target is tapped at.
         """
+        return [name for name in self._drafting() if self._reads_taps(name)]
+
+    def other_taps(self) -> list[str]:
+        """Drafters that `names` leaves out, because they read other layers than this target is tapped at."""
+        return [name for name in self._drafting() if not self._reads_taps(name)]
+
+    def _drafting(self) -> list[str]:
         names = {*list_artifacts(self.folder, self.target.name, "drafters")}
         names -= absent_drafters(str(self.folder), self.target.name)
         return sorted(names, key=lambda name: (self.rank(name), name))
+
+    def _reads_taps(self, name: str) -> bool:
+        folder = self.find(name)
+        try:
+            taps = kind_named(kind_of(Manifest.read(folder))).taps(folder)
+        except ArtifactError:  # opening the drafter says what is wrong
+            return True
+        return taps is None or taps == tuple(self.target.backbone.taps)
 
     def pool(self) -> list[str]:
         """All drafters but the unproven ones, and retrieval."""

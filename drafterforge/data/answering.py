@@ -64,7 +64,7 @@ def prepare_answers(
     conversations = [c for split in SPLITS for c in encode_prompts(tokenizer, split, prompts, data)]
     digest = _digest(conversations)
     run = artifact_run(path, "answers", target, config, overwrite=overwrite)
-    if run.existing is not None and _matches_prompts(run.existing, digest, path, overwrite):
+    if run.existing is not None and _matches(run.existing, digest, eos_ids, path, overwrite):
         return AnswerSet(path, run.existing)
 
     _warn_of_cut_answers(conversations, data.max_new_tokens)
@@ -86,7 +86,7 @@ def prepare_answers(
         if progress is not None:
             progress(tokens, answers, len(conversations))
 
-    metrics: dict[str, Any] = {"prompts_sha256": digest}
+    metrics: dict[str, Any] = {"prompts_sha256": digest, "eos_ids": sorted(eos_ids)}
     if data.answers != "given" and seconds:
         metrics["tokens_per_s"] = round(tokens / seconds, 1)
     with run.write(metrics) as folder:
@@ -116,7 +116,7 @@ def existing_answers(
     """The artifact that `prepare_answers` would reuse; None if it would answer.  ArtifactError as it raises them."""
     run = artifact_run(path, "answers", target, config, overwrite=overwrite)
     digest = _digest([c for split in SPLITS for c in encode_prompts(tokenizer, split, prompts, data)])
-    if run.existing is not None and _matches_prompts(run.existing, digest, path, overwrite):
+    if run.existing is not None and _matches(run.existing, digest, eos_ids, path, overwrite):
         return AnswerSet(path, run.existing)
     run.require_stageable(**_staged_settings(digest, data, seed, eos_ids))
     return None
@@ -370,13 +370,15 @@ def _digest(conversations: Sequence[Conversation]) -> str:
     return digest.hexdigest()
 
 
-def _matches_prompts(manifest: Manifest, digest: str, path: Path, overwrite: bool) -> bool:
-    """Whether the artifact was made from these prompts; if not, and without `overwrite`, ArtifactError."""
-    if manifest.metrics.get("prompts_sha256") == digest:
+def _matches(manifest: Manifest, digest: str, eos_ids: Collection[int], path: Path, overwrite: bool) -> bool:
+    """Whether the answers are of these prompts and end at these ids; if not, and without `overwrite`, ArtifactError."""
+    is_same_end = manifest.metrics.get("eos_ids", sorted(eos_ids)) == sorted(eos_ids)  # earlier versions wrote none
+    if manifest.metrics.get("prompts_sha256") == digest and is_same_end:
         return True
     if overwrite:
         return False
+    difference = "from other prompts" if is_same_end else "by a target whose answers end at other tokens"
     raise ArtifactError(
-        f"{path} was made with the same settings but from other prompts; "
+        f"{path} was made with the same settings but {difference}; "
         f"type answers={path.name} to train on it, overwrite=true to replace it, or name=OTHER to keep it"
     )

@@ -158,6 +158,10 @@ class DrafterKind(ABC):
         """Settings that a new drafter takes from the full drafter it starts from, in `folder`; none by default."""
         return {}
 
+    def taps(self, folder: Path) -> tuple[int, ...] | None:
+        """The target's layers whose inputs the drafter in `folder` reads; None if it reads none."""
+        return None
+
     def base_of(self, folder: Path) -> Path | None:
         """The folder of the generalist that the adapter in `folder` needs; None: `folder` has full weights."""
         return None

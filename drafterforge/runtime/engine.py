@@ -320,10 +320,12 @@ class Engine:
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            return self.target.tokenizer(prompt).input_ids
-        if prompt and isinstance(prompt[0], dict):
-            return prompt_ids(self.target.tokenizer, list(prompt))
+            tokens = self.target.tokenizer(prompt).input_ids
+        elif prompt and isinstance(prompt[0], dict):
+            tokens = prompt_ids(self.target.tokenizer, list(prompt))
+        else:
+            tokens = list(prompt)
         vocab_size = self.target.backbone.embedding.shape[0]
-        if wrong := [token for token in prompt if not 0 <= token < vocab_size]:
+        if wrong := [token for token in tokens if not 0 <= token < vocab_size]:
             raise DrafterforgeError(f"token id {shorten(wrong[0])} is not one of this target's {vocab_size}")
-        return list(prompt)
+        return tokens

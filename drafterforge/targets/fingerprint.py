@@ -10,6 +10,23 @@ BLOCKS, BLOCK_BYTES = 256, 65536
 _IDENTITY_KEYS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files that transformers loads: those of the index, else all; without copies for other programs."""
+    files = sorted(folder.glob("*.safetensors"))
+    return [path for path in files if not path.name.startswith("consolidated")] or files
+
+
+def missing_weights(folder: Path) -> str:
+    """The names of weight files that a model's folder lacks; empty if it has all of them."""
+    try:
+        shards = {*json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"].values()}
+    except FileNotFoundError:
+        return "" if weight_files(folder) else "*.safetensors"
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return "whole model.safetensors.index.json"
+    return ", ".join(sorted(str(name) for name in shards if not (folder / str(name)).is_file()))
+
+
 def fingerprint(folder: Path, weights: bool = True) -> str:
     """32 hex digits that identify the model in `folder`.
 
@@ -24,7 +41,7 @@ def fingerprint(folder: Path, weights: bool = True) -> str:
     for name in ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"):
         if (folder / name).is_file():
             digest.update(name.encode() + hashlib.sha256((folder / name).read_bytes()).digest())
-    for path in sorted(folder.glob("*.safetensors")) if weights else ():
+    for path in weight_files(folder) if weights else ():
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}".encode())
         with path.open("rb") as file:

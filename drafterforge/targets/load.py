@@ -171,7 +171,9 @@ def _download(config: TargetConfig) -> Path:
 
     try:
         patterns = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
-        return Path(snapshot_download(config.model, revision=config.revision, allow_patterns=patterns))
+        copies = ["consolidated*"]  # of Mistral's weights, for other programs
+        typed = {"revision": config.revision, "allow_patterns": patterns, "ignore_patterns": copies}
+        return Path(snapshot_download(config.model, **typed))
     except Exception as error:  # the hub client raises many kinds of errors
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ArtifactError(

@@ -1,15 +1,16 @@
-"""The sizes of a target, read from its config.json alone; imports no torch."""
+"""The sizes of a target, read from its config.json alone; imports torch only for configs that lack sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.json_input import MAX_NUMBER, read_json
 from drafterforge.config.target import TargetConfig
-from drafterforge.errors import ArtifactError, ConfigError, quote
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, quote
 from drafterforge.targets.smollm2 import ensure_smollm2
 
 DRAFTER_LAYERS = 1
@@ -69,6 +70,15 @@ class ModelShape:
         content = read_json(path)
         config = content.get("text_config", content) if isinstance(content, dict) else {}
         config = config if isinstance(config, dict) else {}
+        if (
+            isinstance(content, dict)
+            and isinstance(content.get("text_config"), dict)
+            and any(name not in config for name in COUNTS)
+        ):
+            from drafterforge.targets.stored import read_config  # imports torch
+
+            with suppress(DrafterforgeError):
+                config = read_config(path.parent).get_text_config().to_dict()  # its class has defaults
         present = [name for name in OPTIONAL_COUNTS if config.get(name) is not None]
         for name in (*COUNTS, *present):
             if type(config.get(name)) is not int or not 1 <= config[name] <= MAX_NUMBER:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 
 import pytest
@@ -16,7 +17,9 @@ from drafterforge.assembly.pools import build_pool
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
-from drafterforge.errors import ConfigError
+from drafterforge.drafters.eagle3.checkpoint import save_drafter
+from drafterforge.errors import ArtifactError, ConfigError
+from tests.models import tiny_drafter
 
 GPU = torch.device("cuda")
 
@@ -45,6 +48,25 @@ def test_a_datastore_decodes_alone_on_a_cpu_and_nothing_where_there_is_nothing(e
     empty.store("store")
     assert default_drafters(folder(empty)) == ["store"]
     assert default_drafters(folder(empty, GPU)) == []
+
+
+def test_drafters_of_other_taps_are_left_out_of_the_default_and_of_pools(runs, capsys):
+    """Those of an imported drafter, for example, may be typed for it alone."""
+    drafter = tiny_drafter(runs.target)
+
+    def save(inside) -> None:
+        save_drafter(inside, drafter)
+        config = json.loads((inside / "config.json").read_text())
+        config["eagle_aux_hidden_state_layer_ids"] = [0, 0, 0]
+        (inside / "config.json").write_text(json.dumps(config))
+
+    runs.write("general-wide", save, "general", val_accept_length=3.0)
+    source = folder(runs)
+    assert default_drafters(source) == ["general+store", "sql+store"] and source.other_taps() == ["general-wide"]
+    build_pool(PoolConfig(), RuntimeConfig(), RunsFolder(runs.folder, runs.target))
+    assert "the pool leaves out general-wide: they read other layers of the target" in capsys.readouterr().err
+    with pytest.raises(ArtifactError, match=r"reads the inputs of layers \(0, 0, 0\)"):
+        build_pool(PoolConfig(drafters=["general-wide"]), RuntimeConfig(), source)
 
 
 def test_the_default_engine_has_the_default_drafter(runs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -171,6 +172,24 @@ def test_what_is_missing_or_contradictory_is_told_before_the_target_is_loaded(tm
         drafterforge.open("house", runs_dir=tmp_path)
     with pytest.raises(DrafterforgeError, match=r"could not get target\.model=owner/name from the hub"):
         drafterforge.load("owner/name", runs_dir=tmp_path)
+
+
+def test_a_text_with_a_token_that_the_target_lacks_is_one_line(runs, monkeypatch):
+    """Such as a padding token that was added to the tokenizer alone."""
+    engine = drafterforge.load(runs.target, drafter=None, runs_dir=runs.folder).runtime
+    monkeypatch.setattr(engine, "target", Renamed(engine.target, lambda text: SimpleNamespace(input_ids=[10**6])))
+    with pytest.raises(DrafterforgeError, match="token id 1000000 is not one of this target's"):
+        engine.generate(["[PAD]"], 4)
+
+
+class Renamed:
+    """A target with another tokenizer."""
+
+    def __init__(self, target, tokenizer) -> None:
+        self.target, self.tokenizer = target, tokenizer
+
+    def __getattr__(self, name: str):
+        return getattr(self.target, name)
 
 
 def test_a_suggested_command_finds_the_runs(runs, tmp_path):

@@ -64,7 +64,7 @@ SMALL = {"train": 10, "val": 3, "test": 2}
 
 @pytest.fixture
 def prepare(chatml, tmp_path):
-    def run(prompts=None, generate=None, tokenizer=chatml, name="sql", **options) -> AnswerSet:
+    def run(prompts=None, generate=None, tokenizer=chatml, name="sql", eos_ids=(), **options) -> AnswerSet:
         target = {
             "target": TINY,
             "config": {"domain": "sql"},
@@ -78,7 +78,7 @@ def prepare(chatml, tmp_path):
             generate=generate or Echo(chatml),
             data=DataConfig(**{"shard_size": 4, "max_new_tokens": 9, **options}),
             path=tmp_path / name,
-            eos_ids={chatml.convert_tokens_to_ids(EOS)},
+            eos_ids=eos_ids or {chatml.convert_tokens_to_ids(EOS)},
             **target,
         )
 
@@ -105,6 +105,15 @@ def test_the_answer_of_the_target_follows_each_prompt_and_the_mask_covers_it(cha
             assert (answer.domain, answer.task, answer.split) == (prompt.domain, prompt.task, split)
             finished.add(answer.finished)
     assert finished == {True, False}
+
+
+def test_answers_that_ended_at_other_tokens_are_not_used_again(chatml, prepare):
+    answers = prepare()
+    assert prepare().manifest.digest == answers.manifest.digest
+    ends = {chatml.convert_tokens_to_ids(EOS), 3}
+    with pytest.raises(ArtifactError, match="by a target whose answers end at other tokens; type answers=sql"):
+        prepare(eos_ids=ends)
+    assert prepare(eos_ids=ends, overwrite=True).manifest.metrics["eos_ids"] == sorted(ends)
 
 
 def test_shards_are_length_sorted_and_hold_one_split_each(chatml, prepare):

@@ -166,6 +166,13 @@ def test_a_target_that_rotates_a_part_of_its_heads_gets_a_drafter_that_rotates_a
     assert spec.rope_parameters == {"rope_type": "default", "rope_theta": 500.0}
 
 
+def test_a_target_with_a_rope_for_each_type_of_layer_gives_its_drafter_that_of_full_attention():
+    config = tiny_target().config
+    full = {"rope_type": "default", "rope_theta": 1e6}
+    config.rope_parameters = {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}, "full_attention": full}
+    assert DrafterSpec.for_target(config, (0, 1, 2), 40).rope_parameters == full  # as Gemma 3
+
+
 def test_embeddings_of_other_writers_are_ignored(drafter, saved):
     edit_tensors(saved, lambda tensors: tensors.update({"embed_tokens.weight": torch.zeros(61, 32)}))
     assert torch.equal(load_drafter(saved, drafter.embedding).embedding, drafter.embedding)

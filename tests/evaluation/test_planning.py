@@ -76,6 +76,9 @@ def test_a_config_json_is_enough(tmp_path):
     assert ModelShape.read(path) == SHAPE
     path.write_text(json.dumps({"text_config": TOY | {"head_dim": 3}, "tie_word_embeddings": False}))
     assert (ModelShape.read(path).head_dim, ModelShape.read(path).tied) == (3, False)
+    sparse = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    path.write_text(json.dumps({"model_type": "gemma3", "text_config": sparse}))  # the rest are its class's defaults
+    assert 3e9 < ModelShape.read(path).num_weights < 5e9
     del (content := dict(TOY))["num_attention_heads"]
     path.write_text(json.dumps(content))
     with pytest.raises(ArtifactError, match="has no num_attention_heads"):

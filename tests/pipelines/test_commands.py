@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.manifest import Manifest
+from drafterforge.config.commands import InspectConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import AnswerSet
 from drafterforge.data.joined import JoinedAnswers
@@ -19,6 +20,7 @@ from drafterforge.data.stream import DONE
 from drafterforge.errors import ArtifactError
 from drafterforge.interop.vllm.streaming import stream_folder
 from drafterforge.openmp import WAIT_POLICY
+from drafterforge.pipelines.inspect import find_by_name
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import load_target
 from tests.pipelines.conftest import TRAIN
@@ -197,6 +199,17 @@ def test_bfloat16_decoding_is_also_checked_in_float32(trained):
     ]
     assert [row["mismatches"] for row in report["rows"]] == [0] * 7
     assert report["numerics"] == "invariant"
+
+
+def test_inspect_finds_an_artifact_beside_a_folder_of_its_name(tmp_path, monkeypatch):
+    drafter = tmp_path / "runs" / "tiny" / "drafters" / "sql"
+    drafter.mkdir(parents=True)
+    (drafter / "manifest.json").write_text("{}")
+    (tmp_path / "sql").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_by_name(InspectConfig(path="sql")).resolve() == drafter
+    (tmp_path / "sql" / "manifest.json").write_text("{}")
+    assert find_by_name(InspectConfig(path="sql")) is None
 
 
 def test_doctor_names_the_target_and_its_artifacts(trained):

@@ -14,7 +14,7 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.kernels import native
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
-from drafterforge.targets.fingerprint import fingerprint
+from drafterforge.targets.fingerprint import fingerprint, missing_weights
 from drafterforge.targets.lean import LeanBackbone
 from drafterforge.targets.load import load_target, locate_target
 from drafterforge.targets.modules import ModulesBackbone
@@ -260,6 +260,23 @@ def test_a_fingerprint_does_not_depend_on_how_the_model_was_saved(saved, folder,
 def test_a_fingerprint_depends_on_the_config(saved, folder, changes):
     edit_config(folder, **changes)
     assert fingerprint(folder) != fingerprint(saved)
+
+
+def test_a_copy_of_the_weights_for_other_programs_does_not_count(saved, folder):
+    shutil.copyfile(folder / "model.safetensors", folder / "consolidated.safetensors")  # as Mistral publishes
+    assert fingerprint(folder) == fingerprint(saved)
+
+
+def test_an_unfinished_download_is_noticed(folder):
+    assert missing_weights(folder) == ""
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert missing_weights(folder) == "model-00001-of-00002.safetensors"
+    (folder / "model.safetensors.index.json").write_text("{")
+    assert missing_weights(folder) == "whole model.safetensors.index.json"
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / "model.safetensors").unlink()
+    assert missing_weights(folder) == "*.safetensors"
 
 
 def test_a_fingerprint_depends_on_the_tokenizer(saved, folder):

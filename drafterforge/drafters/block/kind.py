@@ -30,10 +30,10 @@ class BlockKind(DrafterKind):
     config_class = BlockDrafterConfig
     scheduled = True
     exports = ("vllm",)
-    read_full, fused_class = staticmethod(load_generalist), FusedBlock
+    read_full, fused_class, spec_class = staticmethod(load_generalist), FusedBlock, BlockSpec
     # files, LoRA experts and checks are those of EAGLE-3 drafters
     load, export, check = Eagle3Kind.load, Eagle3Kind.export, Eagle3Kind.check
-    base_of, is_adapter = Eagle3Kind.base_of, Eagle3Kind.is_adapter
+    base_of, is_adapter, taps = Eagle3Kind.base_of, Eagle3Kind.is_adapter, Eagle3Kind.taps
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
         from drafterforge.drafters.eagle3.train.job import recorded_settings

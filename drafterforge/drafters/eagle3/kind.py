@@ -30,7 +30,7 @@ class Eagle3Kind(DrafterKind):
     scheduled = True
     fixed_shapes = True
     exports = ("sglang", "vllm", "vllm-pool")
-    read_full, fused_class = staticmethod(load_full), FusedDrafter
+    read_full, fused_class, spec_class = staticmethod(load_full), FusedDrafter, DrafterSpec
 
     def recorded_settings(self, job: TrainingJob) -> dict[str, Any]:
         """See `DrafterKind`; settings added in later versions are omitted at their defaults."""
@@ -76,6 +76,11 @@ class Eagle3Kind(DrafterKind):
         """See `DrafterKind`; the norms of EAGLE-3.1."""
         spec = DrafterSpec.from_config(read_json(folder / "config.json"), str(folder / "config.json"))
         return {key: getattr(spec, key) for key in NORMS_31}
+
+    def taps(self, folder: Path) -> tuple[int, ...]:
+        """See `DrafterKind`; those of its generalist for a LoRA expert."""
+        path = (self.base_of(folder) or folder) / "config.json"
+        return self.spec_class.from_config(read_json(path), str(path)).tap_layers
 
     def base_of(self, folder: Path) -> Path | None:
         return generalist_of(folder)

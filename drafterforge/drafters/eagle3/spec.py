@@ -53,6 +53,10 @@ class DrafterSpec:
     def for_target(config: PretrainedConfig, taps: tuple[int, ...], draft_vocab_size: int) -> DrafterSpec:
         """A spec with the target's width, heads and rope."""
         rope = dict(getattr(config, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 10000.0})
+        if nested := [
+            value for value in rope.values() if isinstance(value, dict)
+        ]:  # one for each type of layer: Gemma 3
+            rope = dict(rope.get("full_attention", nested[0]))
         if rope.get("partial_rotary_factor", 1.0) != 1.0:  # of Phi-4-mini, for example; a drafter's layer has no such
             rope = {"rope_type": "default", "rope_theta": rope.get("rope_theta", 10000.0)}
         return DrafterSpec(
