@@ -6,6 +6,7 @@ Light to import: the process that hands out tests loads this file too, and no te
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import shutil
 from collections import Counter
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}  # of the programs, too, that tests start
 if not shutil.which("nvidia-smi"):
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when a library imports it
+
+
+gc.disable()  # until all tests are imported, which leaves no garbage
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

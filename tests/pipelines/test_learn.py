@@ -35,6 +35,7 @@ from drafterforge.targets.capture import FeatureCapture
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.traffic import Pace, TrafficLearner
 from drafterforge.training.traffic_gate import Gain, Verdict
+from tests.programs import Program
 from tests.server.conftest import eventually, serving
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -191,11 +192,12 @@ def test_deleting_while_an_expert_is_learned_deletes_it_too(pool, learner, monke
 
 def test_killed_at_any_time_a_learner_leaves_no_half_artifact(pool, monkeypatch):
     monkeypatch.setattr(learning, "POLL_S", 0.0)  # no pauses between starts
+    monkeypatch.setattr(subprocess, "Popen", Program)
     folder = record(pool)
     typed = ["learn", "run", "target=hf", f"target.model={pool.target}", "target.name=tiny", "target.dtype=float32"]
     typed += [f"runs_dir={pool.runs}", "learn.min_answers=16", "learn.held_out=4", "learn.steps=4"]
     process = LearnerProcess([*typed, f"learn.folder={folder}"], folder)
-    for delay in (0.0, 8.0):
+    for delay in (0.0, 1.5):
         assert process.watch() == "running"
         time.sleep(delay)
         process.stop()
@@ -215,7 +217,7 @@ def test_killed_at_any_time_a_server_goes_on_with_what_it_has_recorded(pool):
             port = listener.getsockname()[1]
         typed = ["target=hf", f"target.model={pool.target}", "target.name=tiny", "target.dtype=float32"]
         typed += [f"runs_dir={pool.runs}", "learn=on", "learn.train=false", "learn.ring_gb=0.0005", "drafter=pool"]
-        server = subprocess.Popen([sys.executable, "-m", "drafterforge", "serve", f"port={port}", *typed])
+        server = Program([sys.executable, "-m", "drafterforge", "serve", f"port={port}", *typed])
         try:
             answers += [ask_when_up(port) for _ in range(20)]
             time.sleep(delay)
