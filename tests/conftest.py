@@ -10,6 +10,7 @@ import gc
 import os
 import shutil
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,10 +62,11 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def composed_once():
-    """Hydra takes longer than a tiny training: equal choices are composed once."""
+    """Hydra and YAML take longer than a tiny training: equal choices are composed once, and files are read once."""
+    from drafterforge.config import catalogue
     from drafterforge.config import compose as load
 
-    real, configs = load._compose, {}
+    real, configs, read = load._compose, {}, cache(catalogue._yaml)
 
     def compose(name, config_class, choices):
         key = (name, *sorted(choices.items()))
@@ -74,6 +76,7 @@ def composed_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "_compose", compose)
+        patch.setattr(catalogue, "_yaml", lambda path: copy.deepcopy(read(path)))
         yield
 
 

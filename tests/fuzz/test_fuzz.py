@@ -16,7 +16,7 @@ from drafterforge.errors import ArtifactError
 from tests.fuzz.harness import Reader, fuzz
 from tests.fuzz.readers import READERS
 
-INPUTS = 150  # of each reader
+INPUTS = 60  # of each reader
 
 
 @pytest.mark.slow

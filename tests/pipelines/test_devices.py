@@ -18,7 +18,13 @@ from tests.programs import Program
 from tests.training.processes import free_port
 
 pytestmark = pytest.mark.slow
-SHARED = ("trainer.accumulate=2", "trainer.tokens_per_batch=64", "eval.num_prompts=1", "eval.max_new_tokens=2")
+SHARED = (
+    "trainer.accumulate=2",
+    "trainer.max_steps=8",
+    "trainer.tokens_per_batch=64",
+    "eval.num_prompts=1",
+    "eval.max_new_tokens=2",
+)
 TOLERANCE = 1e-5
 
 
@@ -89,7 +95,7 @@ def test_two_devices_make_the_artifacts_and_print_the_messages_of_one(bench):
     def check(out: str, err: str) -> None:
         assert_same_curve(*(curve_of(bench.artifact("drafters", name)) for name in ("two", "one")))
         assert len(out.splitlines()) == len(alone.out.splitlines())
-        for message in ("answers:", "drafter: accept length", "step 2/4"):
+        for message in ("answers:", "drafter: accept length", "step 2/8"):
             assert err.count(message) == alone.err.count(message) > 0, message
         assert config_of(bench, "two").keys() == settings.keys()
         assert config_of(bench, "two")["trainer"] == settings["trainer"]
@@ -116,7 +122,7 @@ def test_two_devices_make_the_artifacts_and_print_the_messages_of_one(bench):
 @pytest.mark.parametrize("victim", ["rank 0", "command"])
 def test_a_killed_process_ends_all_in_one_line_and_one_device_resumes(bench, expected, victim):
     with start(bench, "trainer.devices=2", "name=killed") as command:
-        wait_for(command, "step 2/4")
+        wait_for(command, "step 2/8")
         pids = processes_of(command)
         os.kill(command.pid if victim == "command" else pids[int(victim[-1])], signal.SIGKILL)
         rest = command.stderr.read()
@@ -136,7 +142,7 @@ def test_a_killed_process_ends_all_in_one_line_and_one_device_resumes(bench, exp
     assert_same_curve(curve_of(bench.artifact("drafters", "killed")), expected)
 
 
-@pytest.mark.parametrize(("moment", "number"), [("8 train", signal.SIGINT), ("step 2/4", signal.SIGTERM)])
+@pytest.mark.parametrize(("moment", "number"), [("8 train", signal.SIGINT), ("step 2/8", signal.SIGTERM)])
 def test_a_signal_to_the_command_ends_all_in_one_line_and_two_devices_resume(bench, expected, number, moment):
     with start(bench, "trainer.devices=2", "name=ended") as command:
         wait_for(command, moment)

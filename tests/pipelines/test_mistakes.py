@@ -187,11 +187,9 @@ FULL_IN_RUST = SafetensorError('Error while serializing: IoError(Os { code: 28, 
 @pytest.mark.parametrize(
     ("module", "name", "call", "error"),
     [
-        pytest.param(os, "fsync", 2, FULL, marks=pytest.mark.slow),  # the first shard of answers
-        (os, "fsync", 14, FULL),  # a later one
+        (os, "fsync", 14, FULL),
         (os, "link", 3, FULL),
         (features, "save_file", 1, FULL_IN_RUST),
-        (resume, "save_file", 1, FULL_IN_RUST),
         (resume, "save_file", 3, FULL_IN_RUST),
         (checkpoint, "save_file", 1, FULL_IN_RUST),
         (os, "mkdir", 1, FULL),
@@ -229,12 +227,9 @@ def equal_drafters(bench, trained_runs) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "call", "full"),
     [
-        (BatchAnswerer, "_step", 5, []),
-        pytest.param(BatchAnswerer, "_step", 20, [], marks=pytest.mark.slow),
+        (BatchAnswerer, "_step", 20, []),
         (features, "save_file", 2, ["tiny/answers/sql"]),
-        pytest.param(
-            DistillModule, "training_step", 1, ["tiny/answers/sql", "tiny/features/sql"], marks=pytest.mark.slow
-        ),
+        (DistillModule, "training_step", 1, ["tiny/answers/sql", "tiny/features/sql"]),
         (DistillModule, "training_step", 4, ["tiny/answers/sql", "tiny/features/sql"]),
         (DistillModule, "validation_step", 2, ["tiny/answers/sql", "tiny/features/sql"]),
         (checkpoint, "save_file", 1, ["tiny/answers/sql", "tiny/features/sql"]),
