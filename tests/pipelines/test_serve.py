@@ -143,7 +143,7 @@ def program(target: Path, *typed: str, **more: Any) -> Iterator[subprocess.Popen
     """`drafterforge serve` in another process."""
     command = [sys.executable, "-m", "drafterforge", "serve", "target=hf", f"target.model={target}"]
     pipes = {"stdout": subprocess.PIPE, "text": True}
-    with Program([*command, "target.name=tiny", "port=0", *typed], **pipes, **more) as process:
+    with subprocess.Popen([*command, "target.name=tiny", "port=0", *typed], **pipes, **more) as process:
         try:
             yield process
         finally:
