@@ -38,10 +38,11 @@ class Program(subprocess.Popen):
             atexit._clear()  # what the tests' process has to do at its end
             if new_session:
                 os.setsid()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if preexec is not None:
                 preexec()
+            if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if env is not None:
                 os.environ.clear()
                 os.environ.update(env)

@@ -147,8 +147,8 @@ def test_rows_and_drafters_join_and_leave(name, monkeypatch):
         engine = Engine(target, Pool(named, "hedgespec", scheduler=scheduler), SHAPE, numerics="fast", graphs=True)
         with torch.inference_mode(), rehearse(values) as log:
             batch = engine.open_batch()
-            for number, prompt in enumerate(PROMPTS):
-                batch.admit(*engine.read(prompt, (6, 8, 18, 10)[number]), sampling)  # the third needs more slots
+            for prompt, count in zip(PROMPTS[:3], (5, 7, 8), strict=True):
+                batch.admit(*engine.read(prompt, count), sampling)
             for number in range(60):
                 if not batch.rows:
                     break
@@ -158,7 +158,7 @@ def test_rows_and_drafters_join_and_leave(name, monkeypatch):
                 if number == 2:
                     engine.remove_drafter("drafter 1")
                 if number == 3:
-                    batch.admit(*engine.read(PROMPTS[1], 8), sampling)
+                    batch.admit(*engine.read(PROMPTS[1], 12), sampling)  # alone at last, it needs more slots
             assert not batch.rows
         return log
 
