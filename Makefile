@@ -19,10 +19,10 @@ rooms:  # import contracts, on an installed copy, where pipelines/ is inside the
 	cd build/rooms && PYTHONPATH=. lint-imports --config ../../pyproject.toml --no-cache
 
 unit:  # the tests that take seconds
-	python -m pytest -q -n 2 -m "not slow and not external and not gpu"
+	python -m pytest -q -n 2 --dist worksteal -m "not slow and not external and not gpu"
 
 test:  ## Run all tests
-	python -m pytest -n 2
+	python -m pytest -n 2 --dist worksteal
 
 FUZZ = 10000
 fuzz:  ## Open malformed files and requests: FUZZ=10000 of each kind

@@ -6,9 +6,11 @@ Light to import: the process that hands out tests loads this file too, and no te
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import shutil
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}  # of the programs, too, that tests start
 if not shutil.which("nvidia-smi"):
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when a library imports it
+
+
+gc.disable()  # until all tests are imported, which leaves no garbage
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -53,10 +62,11 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def composed_once():
-    """Hydra takes longer than a tiny training: equal choices are composed once."""
+    """Hydra and YAML take longer than a tiny training: equal choices are composed once, and files are read once."""
+    from drafterforge.config import catalogue
     from drafterforge.config import compose as load
 
-    real, configs = load._compose, {}
+    real, configs, read = load._compose, {}, cache(catalogue._yaml)
 
     def compose(name, config_class, choices):
         key = (name, *sorted(choices.items()))
@@ -66,6 +76,7 @@ def composed_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "_compose", compose)
+        patch.setattr(catalogue, "_yaml", lambda path: copy.deepcopy(read(path)))
         yield
 
 

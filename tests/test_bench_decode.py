@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from drafterforge.errors import ArtifactError
-from drafterforge.targets.smollm2 import ensure_smollm2
+from drafterforge.config.target import TargetConfig
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.targets import load
+from tests.models import tiny_drafter
+from tests.tiny import save_tiny_target
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "bench_decode.py"
 
 
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    """The script, on a tiny target instead of the embedded one, and with a random drafter."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    folder = save_tiny_target(tmp_path / "tiny", vocab_size=512)
+    module, busy = (importlib.import_module(name) for name in ("bench_decode", "bench_decode_busy"))
+    for each in (module, busy):
+        monkeypatch.setattr(each, "load_target", lambda config: load.load_target(tiny(folder, config.dtype)))
+        monkeypatch.setattr(each, "open_for_decoding", lambda folder, target: random_drafter(target))
+    return module
+
+
+def tiny(folder: Path, dtype: str) -> TargetConfig:
+    return TargetConfig(name="tiny", source="hf", model=str(folder), dtype=dtype)
+
+
+def random_drafter(target: load.Target) -> FusedDrafter:
+    return FusedDrafter(tiny_drafter(target).to(target.dtype), target.backbone.embedding)
+
+
+def run(bench, monkeypatch, path: Path, *typed: str) -> dict:
+    """The report that the script writes."""
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *typed, "--json", str(path)])
+    bench.main()
+    return json.loads(path.read_text())
+
+
 @pytest.mark.slow
-def test_report_has_the_keys_other_tools_read(tmp_path):
-    try:
-        ensure_smollm2()
-    except ArtifactError as error:
-        pytest.skip(f"the embedded target is not here and cannot be fetched: {error}")
-    path = tmp_path / "decode.json"
-    subprocess.run([sys.executable, SCRIPT, "--quick", "--json", path], check=True)
-    report = json.loads(path.read_text())
+def test_report_has_the_keys_other_tools_read(bench, monkeypatch, tmp_path):
+    report = run(bench, monkeypatch, tmp_path / "decode.json", "--quick", "drafter=any")
     assert report["bench"] == "decode"
     figures = report["figures"]
     for name in ("ar_over_hf_generate", "best_over_hf_generate", "retrieval_over_prompt_lookup", "invariant_over_fast"):
         assert figures[name] > 0
     assert figures["mismatches_fp32"] == figures["mismatches_invariant"] == 0
-    assert [row["method"] for row in report["rows"]][:2] == ["autoregressive", "retrieval"]
+    assert figures["cycle_over_forwards"] > 0 and figures["verify16_over_one"] > 0
+    methods = [row["method"].split()[0] for row in report["rows"]]
+    assert methods[:5] == ["autoregressive", "chain", "tree", "eagle3+retrieval", "retrieval"]
 
 
 @pytest.fixture
@@ -55,16 +81,33 @@ def test_busy_processes_end_with_the_block(busy):
     assert all(process.poll() is not None for process in processes)
 
 
-@pytest.mark.slow
-def test_speed_beside_busy_processes_is_reported(tmp_path):
-    try:
-        ensure_smollm2()
-    except ArtifactError as error:
-        pytest.skip(f"the embedded target is not here and cannot be fetched: {error}")
-    path = tmp_path / "busy.json"
+def test_the_decoding_process_answers_each_line(bench, busy, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("plain 0\ntree 0\nplain 1\n"))
+    busy.answer_lines(Path("any"), "float32", 8)
+    about, *answers = map(json.loads, capsys.readouterr().out.splitlines())
+    assert about == {"device": about["device"], "dtype": "torch.float32"}
+    assert answers[0][0] == answers[1][0] != answers[2][0]
+    assert all(seconds > 0 and cpu_s > 0 for _, seconds, cpu_s in answers)
+
+
+CHILD = """
+import json, os, sys
+print(json.dumps({"device": " ".join(sys.argv[1:]), "dtype": "float32"}), flush=True)
+for line in sys.stdin:
+    passive = os.environ.get("OMP_WAIT_POLICY") == "PASSIVE"
+    print(json.dumps([[1, 2, 3, 4], 0.5 if passive else 1.0, 0.1]), flush=True)
+"""
+
+
+def test_speed_beside_busy_processes_is_reported(bench, busy, monkeypatch, tmp_path):
+    child = tmp_path / "child.py"
+    child.write_text(CHILD)
+    monkeypatch.setattr(busy, "__file__", str(child))
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # not of our setting
     options = ["--busy", "--prompts", "1", "--max-new-tokens", "8", "--setting", "OMP_WAIT_POLICY=PASSIVE"]
-    subprocess.run([sys.executable, SCRIPT, *options, "--json", path], check=True)
-    report = json.loads(path.read_text())
+    report = run(bench, monkeypatch, tmp_path / "busy.json", "drafter=any", *options)
     assert report["bench"] == "decode-busy" and report["figures"]["mismatches"] == 0
-    assert report["figures"]["plain_busy_over_idle"] > 0 and report["figures"]["tree_busy_over_idle"] > 0
+    assert report["device"] == "any auto 8"
+    assert report["figures"]["plain_busy_over_idle"] == report["figures"]["tree_busy_over_idle"] == 1.0
     assert [row["setting"] for row in report["rows"]] == ["drafterforge"] * 2 + ["OMP_WAIT_POLICY=PASSIVE"] * 2
+    assert [row["idle_over_first"] for row in report["rows"]] == [1.0, 1.0, 2.0, 2.0]

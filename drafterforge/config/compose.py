@@ -111,9 +111,7 @@ def _tree(
         config = OmegaConf.structured(config_class)
         for section in {key.rpartition(".")[0] for key in keys}:  # omegaconf makes frozen classes read-only
             OmegaConf.set_readonly(OmegaConf.select(config, section) if section else config, False)
-        config = OmegaConf.merge(config, composed)
-        for key, value in values.items():
-            config = OmegaConf.merge(config, _nested(key, value))
+        config = OmegaConf.merge(config, composed, *(_nested(key, value) for key, value in values.items()))
         tree = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         where = f"{error.full_key}: " if getattr(error, "full_key", None) else ""

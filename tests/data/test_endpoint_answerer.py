@@ -86,15 +86,14 @@ def in_process(echo: Echo):
 def test_a_server_that_fails_at_random_loses_and_doubles_no_answer(chatml, prepare, turns):
     echo, prompts = Echo(chatml), prompts_of(COUNTS, turns)
     expected = prepare(None, "expected", in_process(echo), prompts=prompts)
-    for seed in range(2):
-        state = Completions(reply_of(echo), faults=FAULTS, fault_rate=0.4, seed=seed, hang_s=0.4)
-        with serving(state) as server:
-            answers = prepare(server, f"served-{seed}", prompts=prompts, timeout_s=0.2, retries=30)
-        arrows = [name for name in content(expected) if name.endswith(".arrow")]
-        assert {name: content(answers)[name] for name in arrows} == {name: content(expected)[name] for name in arrows}
-        assert sum(len(answers.rows(split)) for split in SPLITS) == sum(COUNTS.values())
-        assert state.most_in_flight <= 6 + state.hits["hang"]  # a client that gave up does not stop the server
-        assert all(state.hits[fault] for fault in ("429", "500", "cut", "hang", "reset"))
+    state = Completions(reply_of(echo), faults=FAULTS, fault_rate=0.4, seed=turns, hang_s=0.4)
+    with serving(state) as server:
+        answers = prepare(server, "served", prompts=prompts, timeout_s=0.2, retries=30)
+    arrows = [name for name in content(expected) if name.endswith(".arrow")]
+    assert {name: content(answers)[name] for name in arrows} == {name: content(expected)[name] for name in arrows}
+    assert sum(len(answers.rows(split)) for split in SPLITS) == sum(COUNTS.values())
+    assert state.most_in_flight <= 6 + state.hits["hang"]  # a client that gave up does not stop the server
+    assert all(state.hits[fault] for fault in ("429", "500", "cut", "hang", "reset"))
 
 
 def test_requests_are_concurrent_plain_and_answered_once_each(chatml, prepare):

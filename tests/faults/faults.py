@@ -13,7 +13,7 @@ from tests.faults.harness import Bench, Command, Ending, Hinder
 
 FAULTS = ("kill", "power", "signal", "disk", "limit", "read-only", "clock", "two")
 INTERRUPTED = {0, 130, 143, -signal.SIGINT, -signal.SIGTERM}
-MAX_CHAIN = 3  # most kills before a command may finish
+MAX_CHAIN = 2  # most kills before a command may finish
 
 
 @dataclass

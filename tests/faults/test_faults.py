@@ -13,7 +13,7 @@ from tests.faults.faults import FAULTS, INTERRUPTED, Trials
 from tests.faults.harness import Command
 from tests.faults.serving import kill_server
 
-QUICK = ("prepare-data", "eagle3", "retrieval", "bundle", "archive")
+QUICK = ("prepare-data", "eagle3", "bundle", "archive")
 BY_NAME = {command.name: command for command in COMMANDS}
 
 pytestmark = pytest.mark.slow

@@ -162,8 +162,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("several_servers", [False, True])
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(("method", "several_servers"), [("fork", True), ("spawn", False)])
 def test_the_front_end_shows_what_a_child_process_counted(tmp_path, monkeypatch, method, several_servers):
     (tmp_path / "server.py").write_text(SERVER)
     monkeypatch.delenv("DRAFTERFORGE_METRICS_DIR", raising=False)

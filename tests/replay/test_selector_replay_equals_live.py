@@ -79,7 +79,6 @@ def test_replayed_cycles_equal_live_cycles(everything, recorded, selector):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("selector", ["hedgespec", "metasd_ucb", "thompson"])
 @pytest.mark.parametrize(
     "worth",
     [
@@ -89,16 +88,17 @@ def test_replayed_cycles_equal_live_cycles(everything, recorded, selector):
         {"trust": 0.1, "min_reach": 0.0, "min_probability": 1e-3, "min_retrieval_tokens": 1.5},
     ],
 )
-def test_trees_with_tokens_of_retrieval_are_replayed_too(everything, selector, worth):
+def test_trees_with_tokens_of_retrieval_are_replayed_too(everything, worth):
     target, drafters, _, answers = everything
     retrieval = drafters["retrieval"]
     hybrids = {name: HybridDrafter(drafters[name], retrieval, **worth) for name in "ab"}
     pool = {"a+": hybrids["a"], "d": drafters["d"], "b+": hybrids["b"], "retrieval": retrieval}
     shapes = {name: TreeShape(12, 7, 3) for name in ("a+", "b+")}
     recorded = record_answers(target, Pool(pool, shapes=shapes), SHAPE, answers, branches=True)["static"]
-    live = Engine(target, Pool(pool, selector, shapes=shapes, seed=3), SHAPE, max_batch=1).generate(PROMPTS, COUNT)
-    for answer, cycles in zip(live, recorded.run(recorded.maker(selector, seed=3)), strict=True):
-        assert live_cycles(answer) == replayed_cycles(recorded, cycles)
+    for selector in ("hedgespec", "metasd_ucb", "thompson"):
+        live = Engine(target, Pool(pool, selector, shapes=shapes, seed=3), SHAPE, max_batch=1).generate(PROMPTS, COUNT)
+        for answer, cycles in zip(live, recorded.run(recorded.maker(selector, seed=3)), strict=True):
+            assert live_cycles(answer) == replayed_cycles(recorded, cycles)
     for index, name in enumerate(pool):
         alone = Engine(
             target, Pool({name: pool[name]}, "static", shapes={k: v for k, v in shapes.items() if k == name}), SHAPE

@@ -7,6 +7,7 @@ import pytest
 from drafterforge.reporting.page import render_page
 from tests.reporting.builders import FIGURES, full_report, live_row
 from tests.reporting.chromium import Page
+from tests.reporting.test_page import full
 
 pytestmark = pytest.mark.slow
 LONG = "a-drafter-with-a-name-that-does-not-end-" * 3
@@ -21,13 +22,15 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["lossless", "lossy"])
 def file(tmp_path_factory, request):
-    report = full_report()
+    page = full()[1]
     if request.param == "lossy":
+        report = full_report()
         report["rows"].append(live_row(LONG, 1.5, [1.4, 1.6], mismatches=3))
         report["curves"]["mat_by_domain"]["sql"][LONG] = 2.0
         report["suite"] = LONG
+        page = render_page(report)
     path = tmp_path_factory.mktemp("page") / f"{request.param}.html"
-    path.write_text(render_page(report), encoding="utf-8")
+    path.write_text(page, encoding="utf-8")
     return path
 
 

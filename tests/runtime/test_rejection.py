@@ -17,11 +17,11 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.rejection import inverse_cdf, verify_token
 from drafterforge.runtime.sampling import Sampling, noise
 from drafterforge.tree.grow import TreeShape
-from tests.models import tiny_drafter, tiny_target
+from tests.models import tiny_drafter, tiny_model, tiny_target
 
 MANY, VOCABULARY = 10**6, 12
 CHAIN = TreeShape(4, 3, 1)
-ENDED = 61  # beyond the vocabulary of the target
+ENDED = 61  # beyond the target's vocabulary
 PROMPT = [3, 14, 15, 9, 26, 5]
 
 
@@ -92,21 +92,36 @@ def test_an_answer_depends_on_prompt_and_seed_and_not_on_the_batch():
     assert len({tuple(answer.tokens) for answer in alone}) > 1
 
 
+def probabilities(prompts: torch.Tensor, temperature: float, top_k: int = ENDED) -> torch.Tensor:
+    """Of the target's next token, [B, V]."""
+    logits = tiny_model()(prompts).logits[:, -1].double() / temperature
+    return logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf).softmax(dim=-1)
+
+
+@torch.inference_mode()
+def third_token(**sampling) -> torch.Tensor:
+    """The probability of each third token of the target's answers, and of answers that have ended by then, [V + 1]."""
+    prompts, weights = torch.tensor([PROMPT]), torch.ones(1, dtype=torch.double)
+    running = torch.arange(ENDED) != tiny_model().config.eos_token_id
+    for _ in range(2):
+        weights = (weights[:, None] * probabilities(prompts, **sampling) * running).flatten()
+        tokens = torch.arange(ENDED).repeat(len(prompts))
+        prompts = torch.cat((prompts.repeat_interleave(ENDED, dim=0), tokens[:, None]), dim=1)[weights > 0]
+        weights = weights[weights > 0]
+    return torch.cat((weights @ probabilities(prompts, **sampling), 1 - weights.sum()[None]))
+
+
 @pytest.mark.parametrize("sampling", [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 6}], ids=str)
 def test_decoded_tokens_follow_the_target(sampling):
-    """The third token of many answers, against that of autoregressive decoding with other seeds."""
-    target, count = tiny_target(), 2000
-    thirds = []
-    for decoder, first in ((engine(target, max_batch=256), 0), (Engine(target, max_batch=256), count)):
-        samplings = [Sampling(seed=first + seed, **sampling) for seed in range(count)]
-        thirds.append(
-            [[*answer.tokens, ENDED, ENDED][2] for answer in decoder.generate([PROMPT] * count, 3, samplings)]
-        )
-    tables = np.array([np.bincount(tokens, minlength=max(map(max, thirds)) + 1) for tokens in thirds])
-    frequent = tables.sum(axis=0) >= 20
-    counts = np.column_stack([tables[:, frequent], tables[:, ~frequent].sum(axis=1, keepdims=True)])
-    counts = counts[:, counts.sum(axis=0) > 0]
-    assert scipy.stats.chi2_contingency(counts).pvalue > 1e-3
+    """The third token of many answers."""
+    count, probs = 600, third_token(**sampling).numpy()
+    samplings = [Sampling(seed=seed, **sampling) for seed in range(count)]
+    answers = engine(tiny_target(), max_batch=64).generate([PROMPT] * count, 3, samplings)
+    counts = np.bincount([[*answer.tokens, ENDED, ENDED][2] for answer in answers], minlength=ENDED + 1)
+    assert not counts[probs == 0].any()
+    frequent = probs * count >= 5
+    counts, expected = (np.append(values[frequent], values[~frequent].sum()) for values in (counts, count * probs))
+    assert scipy.stats.chisquare(counts, expected).pvalue > 1e-3
 
 
 def test_trees_pools_and_no_drafter_are_refused():

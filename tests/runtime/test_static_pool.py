@@ -62,13 +62,15 @@ def compare(target, pools, sampling=GREEDY) -> None:
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
-    ("selector", "sampling"),
+    ("kind", "selector", "sampling"),
     [
-        ("hedgespec", GREEDY),
-        *((name, SAMPLED) for name in ("random", "hedgespec", "thompson", "metasd_ucb", "ucbspec")),
+        ("LoRA experts", "hedgespec", GREEDY),
+        ("full experts", "hedgespec", GREEDY),
+        *(("LoRA experts", name, SAMPLED) for name in ("hedgespec", "thompson", "metasd_ucb", "ucbspec")),
+        *(("full experts", name, SAMPLED) for name in ("random", "hedgespec", "metasd_ucb")),
+        *(("two families", name, SAMPLED) for name in ("random", "hedgespec")),
     ],
 )
-@pytest.mark.parametrize("kind", POOLS)
 def test_pools_decode_the_same_cycles_in_fixed_shapes(kind, selector, sampling):
     target = tiny_target(eos_token_id=None)
     compare(target, lambda: [pool_of(target, kind, selector) for _ in range(2)], sampling)

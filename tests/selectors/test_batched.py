@@ -23,7 +23,7 @@ from drafterforge.selectors.ucb import UCB1, UCBSpec
 
 N, K, P = 5, 3, 4
 DRAFTERS = [f"d{index}" for index in range(N)]
-NUM_ROWS, NUM_CYCLES, NUM_SLOTS = 40, 60, 50
+NUM_ROWS, NUM_CYCLES, NUM_SLOTS = 24, 60, 32
 SPARE = NUM_SLOTS - 1  # the slot of padding rows
 COSTS, LEVELS = [1.0, 0.8, 1.3, 1.1, 0.9], [3, 1, 2, 0, 3]
 UNEQUAL = {"costs": COSTS, "levels": LEVELS}

@@ -12,7 +12,7 @@ from tests.selectors.world import simulation
 
 simulation()  # makes scripts importable
 WORLDS = importlib.import_module("simulated_worlds")
-SEEDS = 4
+SEEDS = 2
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from drafterforge.tree.grow import TreeShape
 
 pytestmark = pytest.mark.slow
 TEXTS = ("Write a SQL query that counts users by country.", "What is 17 times 23?", "Name three rivers in Europe.")
-COUNT = 32
+COUNT = 16
 
 
 @pytest.fixture(scope="module")

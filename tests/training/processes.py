@@ -61,13 +61,17 @@ def train_as(rank: int, num_ranks: int, port: int, folder: Path, config: Trainer
     exit_at_once(0)
 
 
-def train_together(folder: Path, config: TrainerConfig, event: Event | None = None, num_ranks: int = 2) -> list[int]:
-    """Train in a folder by several processes; returns their exit codes."""
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    arguments = (num_ranks, port, folder, config, event)
+        return probe.getsockname()[1]
+
+
+def train_together(folder: Path, config: TrainerConfig, event: Event | None = None, num_ranks: int = 2) -> list[int]:
+    """Train in a folder by several processes; returns their exit codes."""
+    # a forked process imports nothing again, but CUDA does not survive a fork
+    context = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "fork")
+    arguments = (num_ranks, free_port(), folder, config, event)
     processes = [context.Process(target=train_as, args=(rank, *arguments)) for rank in range(num_ranks)]
     for process in processes:
         process.start()

@@ -67,6 +67,11 @@ def test_a_message_that_the_first_process_prints_later_is_not_repeated(run, monk
     assert run(f"time.sleep(1); {interrupted}", interrupted)[:2] == (130, "")
 
 
+@pytest.mark.parametrize(("typed", "code"), [("--version", 0), ("nonsense", 2)])
+def test_each_process_runs_the_command_line(typed, code):
+    assert launch.launch([typed], 2) == code
+
+
 def test_a_process_ends_when_its_launcher_does(tmp_path):
     code = (
         "import time, os; from drafterforge.training import launch; launch.end_with_launcher(); "

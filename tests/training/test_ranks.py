@@ -22,7 +22,7 @@ from tests.training.processes import INTERRUPTED, LOST, Event, train_together
 from tests.training.runs import SHORT, Run
 
 # several validation batches, so that the processes have different numbers of them
-SHARED = replace(SHORT, accumulate=4, tokens_per_batch=24, max_steps=50, val_every=10, lr=3e-3)
+SHARED = replace(SHORT, accumulate=4, tokens_per_batch=24, max_steps=20, val_every=5, lr=3e-3)
 BRIEF = replace(SHARED, max_steps=6, val_every=2)
 LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-5, 1e-4  # the latter relative to the norm of a tensor
 NO_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "SLURM_STEP_NUM_TASKS")
@@ -52,7 +52,7 @@ def assert_equal_training(run: Run, expected: Run) -> None:
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory) -> Run:
-    """The run of 50 steps by one process."""
+    """The run of 20 steps by one process."""
     run = Run(tmp_path_factory.mktemp("alone"), SHARED)
     run()
     return run
