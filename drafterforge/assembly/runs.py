@@ -55,7 +55,8 @@ class RunsFolder:
             taps = kind_named(kind_of(Manifest.read(folder))).taps(folder)
         except ArtifactError:  # opening the drafter says what is wrong
             return True
-        return taps is None or taps == tuple(self.target.backbone.taps)
+        backbone = getattr(self.target, "backbone", None)  # a server's target has none here
+        return taps is None or backbone is None or taps == tuple(backbone.taps)
 
     def pool(self) -> list[str]:
         """All drafters but the unproven ones, and retrieval."""

@@ -18,6 +18,7 @@ from transformers import PretrainedConfig
 from drafterforge import __version__
 from drafterforge.artifacts.folder import write_folder
 from drafterforge.config.target import TargetConfig
+from drafterforge.drafters.eagle3.checkpoint import HEAD
 from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import DrafterSpec
@@ -48,6 +49,7 @@ class TargetFacts:
     architectures: list[str]  # model classes, from its config
     embedding: Tensor  # [V, H], in the stored dtype
     taps: tuple[int, ...]  # layers whose inputs are the features
+    folder: Path  # of its files
 
     @property
     def dtype(self) -> str:
@@ -79,6 +81,7 @@ def read_target(config: TargetConfig) -> TargetFacts:
         architectures=list(model_config.architectures or []),
         embedding=target_embedding(folder),
         taps=taps_of(decoder.num_hidden_layers, True, config.taps),
+        folder=folder,
     )
 
 
@@ -93,6 +96,15 @@ def target_embedding(folder: Path) -> Tensor:
         raise ArtifactError(f"{folder} has {len(names)} tensors named *embed_tokens.weight ({listed}); wanted one")
     with safe_open(weights.paths[names[0]], "pt") as file:
         return file.get_tensor(names[0])
+
+
+def target_head(folder: Path) -> Tensor | None:
+    """The output head [V, H] of the model in `folder`; None if it has none of its own."""
+    path = TargetWeights(folder).paths.get(HEAD)
+    if path is None:
+        return None
+    with safe_open(path, "pt") as file:
+        return file.get_tensor(HEAD)
 
 
 def lossless_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:

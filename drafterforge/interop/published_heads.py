@@ -14,12 +14,12 @@ from torch import Tensor
 
 from drafterforge.artifacts.atomic import file_sha256
 from drafterforge.artifacts.json_input import read_json
-from drafterforge.drafters.eagle3.checkpoint import check_vocabulary
+from drafterforge.drafters.eagle3.checkpoint import HEAD, check_vocabulary
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import check_spec
 from drafterforge.drafters.registry import KINDS
 from drafterforge.errors import ArtifactError, quote, shorten
-from drafterforge.interop.layout import TargetFacts, served_spec
+from drafterforge.interop.layout import TargetFacts, served_spec, target_head
 from drafterforge.interop.published_spec import HeadConfig, explain_taps, head_spec, open_config, read_rope
 from drafterforge.interop.vllm.layouts import OURS, THEIRS
 
@@ -91,7 +91,8 @@ def read_head(
                     "heads, leave them out"
                 )
             paths, (config, notes) = weight_files(folder), _with_rope(config, str(folder))
-            module = kind.read_published(config, read_tensors(paths), target.config, target.embedding, str(folder))
+            tensors = _with_target_head(read_tensors(paths), target)
+            module = kind.read_published(config, tensors, target.config, target.embedding, str(folder))
             if module.spec.tap_layers != target.taps:
                 raise ArtifactError(f"{folder} {explain_taps(module.spec.tap_layers, target.taps)}")
             return ForeignHead(module, module.spec.method, hashes_of(folder, paths), notes, kind.name)
@@ -170,6 +171,13 @@ def _note_positions(positions: int, served: int, target_positions: int) -> list[
     copied = "; 2048 is the value of EAGLE's own configs, and servers that read it truncate the text there"
     note = f"max_position_embeddings was {positions} and is now the target's {target_positions}"
     return [note + copied * (positions == 2048)]
+
+
+def _with_target_head(tensors: dict[str, Tensor], target: TargetFacts) -> dict[str, Tensor]:
+    """The tensors with the head of an untied target, [V, H], which published block drafters leave out."""
+    is_whole = HEAD in tensors or "d2t" in tensors or target.config.tie_word_embeddings
+    head = None if is_whole else target_head(target.folder)
+    return tensors if head is None else {**tensors, HEAD: head}
 
 
 def _rename_layer(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:

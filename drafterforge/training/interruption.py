@@ -5,6 +5,7 @@ Of several ranks, all end after the same step, though a signal reaches them at d
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -13,6 +14,7 @@ from drafterforge.config.progress import say
 from drafterforge.errors import Terminated
 from drafterforge.training import ranks
 
+STOPPING = "training: stops after this step or validation; a second signal stops it at once"
 EXCEPTIONS: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
 
@@ -44,7 +46,10 @@ class Interruption:
         if self.signal_number:
             raise EXCEPTIONS[number]
         self.signal_number = number
-        say("training: stops after this step or validation; a second signal stops it at once")
+        try:
+            say(STOPPING)
+        except RuntimeError:  # the signal came while a line was written, and streams are not reentrant
+            os.write(2, f"{STOPPING}\n".encode())
 
     def end(self) -> None:
         """Raise KeyboardInterrupt for SIGINT, `Terminated` for SIGTERM."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -71,6 +72,25 @@ def test_a_drafter_of_all_tokens_may_leave_out_the_maps(facts, tmp_path):
         del tensors[name]
     save_file(tensors, tmp_path / "model.safetensors")
     assert torch.equal(read_head(tmp_path, facts).drafter.token_ids, torch.arange(facts.config.vocab_size))
+
+
+def test_a_drafter_without_a_head_takes_that_of_an_untied_target(facts, tmp_path):
+    drafter = random_block(facts, facts.config.vocab_size)
+    write_vllm(tmp_path, drafter, facts, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    head = tensors.pop("lm_head.weight")
+    for name in ("d2t", "t2d", "embed_tokens.weight"):
+        del tensors[name]
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "target").mkdir()
+    save_file({"lm_head.weight": head}, tmp_path / "target" / "model.safetensors")
+    config = copy.copy(facts.config)
+    config.tie_word_embeddings = False
+    untied = replace(facts, folder=tmp_path / "target", config=config)
+    assert torch.equal(read_head(tmp_path, untied).drafter.state_dict()["lm_head.weight"], head.float())
+    (tmp_path / "target" / "model.safetensors").unlink()
+    with pytest.raises(ArtifactError, match=r"lacks lm_head\.weight, and the target's head is not its embedding"):
+        read_head(tmp_path, untied)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from drafterforge.errors import ArtifactError
 from drafterforge.reporting.papers.cells import Reason
 from drafterforge.reporting.papers.evidence import gather
-from drafterforge.reporting.papers.page import render_papers
+from drafterforge.reporting.papers.page import render_papers, verdict_table
 from drafterforge.reporting.papers.policy_steps import EAGLE_TREES
 from drafterforge.reporting.papers.tables import paper_tables
 from tests.reporting.builders import live_row, replay_row
@@ -221,12 +221,30 @@ def test_signals_stand_by_task_and_reward():
     }
 
 
-@pytest.mark.parametrize("key", ["target", "device", "dtype"])
-def test_reports_of_several_targets_or_timed_on_several_devices_are_refused(key):
+@pytest.mark.parametrize("key", ["target", "dtype"])
+def test_reports_of_several_targets_or_dtypes_are_refused(key):
     timed = report(alone("general", "qa"))
     second = timed | {key: {"name": "big"} if key == "target" else "other"}
     with pytest.raises(ArtifactError, match=r"^the reports are of .* and of .*; give reports of one target and dtype"):
         gather([timed, second])
+
+
+def test_a_table_names_its_device_and_no_claim_compares_seconds_of_two():
+    first = [report(alone("general", domain, 2.0, 1.5)) for domain in ("gsm8k", "alpaca")]
+    second = report(over("metasd_ucb", "gsm8k", 3.0)) | {"device": "a second cpu"}
+    third = report(alone("general", "humaneval", 2.0, 1.5), over("metasd_ucb", "humaneval", 3.0))
+    fourth = report(with_tree("ltd", "alpaca", 0.5)) | {"device": "a second cpu"}
+    evidence, forms = paper_tables([*first, second, third, fourth])
+    by_form = {table.form.key: table for table in forms}
+    assert evidence.about == "tiny, cpu, float32" and by_form["hedgespec"].seconds == ""
+    assert by_form["metasd"].seconds == (
+        "Seconds are of several devices; compare only methods of one. "
+        "one for all (generalist), MetaSD-UCB: cpu; MetaSD-UCB: a second cpu."
+    )
+    verdicts = {text: measured for _, text, measured, *_ in verdict_table(forms).cells}
+    assert verdicts["MetaSD-UCB is faster than the drafter for all tasks"] == "1.80x against 1.50x"  # of one column
+    assert "in 2 of 2 columns" in verdicts["MetaSD-UCB beats the drafter for all tasks"]
+    assert "a second cpu" in render_papers(evidence, forms)
 
 
 def test_a_replay_may_be_from_another_device():

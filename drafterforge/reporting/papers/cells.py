@@ -9,7 +9,7 @@ from statistics import stdev
 
 from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.papers.evidence import Evidence
-from drafterforge.reporting.papers.form import BEST_ALONE, FIGURES, GENERALIST_ALONE, Form, Line
+from drafterforge.reporting.papers.form import BEST_ALONE, FIGURES, GENERALIST_ALONE, UNTIMED, Form, Line
 from drafterforge.reporting.papers.points import Point
 from drafterforge.reporting.papers.policy_forms import RESPS_COLUMNS
 from drafterforge.reporting.papers.policy_steps import EAGLE_TREES
@@ -58,6 +58,7 @@ class Cell:
     deviation: float | None = None  # over training seeds
     interval: tuple[float, float] | None = None  # of 95 %
     by_seed: tuple[float, ...] = ()  # values of the training seeds, if there are several
+    device: str = ""  # whose seconds the value is of; empty: of none
 
     @property
     def printed(self) -> str:
@@ -72,6 +73,13 @@ class Cell:
 def filled_cell(
     evidence: Evidence, form: Form, line: Line, figure: str, column: str, domain: str, reasons: Sequence[Reason]
 ) -> Cell:
+    cell = _filled(evidence, form, line, figure, column, domain)
+    if cell.value is None:
+        return replace(cell, reason=next((reason.why for reason in reasons if reason.explains(cell)), ""))
+    return cell if figure in UNTIMED else replace(cell, device=evidence.devices[cell.source.report])
+
+
+def _filled(evidence: Evidence, form: Form, line: Line, figure: str, column: str, domain: str) -> Cell:
     cell = Cell(line.name, figure, column)
     if form.key == "sampled":
         form, domain = replace(form, temperature=float(domain)), ALL
@@ -90,7 +98,7 @@ def filled_cell(
     elif (row := best_row(evidence, form, line, figure, domain)) is not None:
         by_seed = tuple(figures[figure] for figures in row.by_seed if figure in figures)
         return replace(cell, value=row.figures[figure], source=row, deviation=_deviation(by_seed), by_seed=by_seed)
-    return replace(cell, reason=next((reason.why for reason in reasons if reason.explains(cell)), ""))
+    return cell
 
 
 def _point(evidence: Evidence, form: Form, line: Line, figure: str, column: str) -> Point | None:

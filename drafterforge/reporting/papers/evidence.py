@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import mode
 from typing import Any
 
 from drafterforge.errors import ArtifactError
@@ -28,9 +29,10 @@ MOST_DRAFTERS = 24  # of the pool of the other tables
 
 @dataclass(frozen=True)
 class Evidence:
-    """Rows of reports of one target on one device."""
+    """Rows of reports of one target."""
 
-    about: str  # target, device, dtype
+    about: str  # target, the device of most timed reports, dtype
+    device: str  # that one
     reports: int  # number of reports
     generalist: str  # name of the drafter trained on all domains
     rows: list[MeasuredRow]
@@ -47,6 +49,7 @@ class Evidence:
     tuned: int = 0  # number of replayed rows with other constants than the papers'
     codes: list[Mapping[str, Any]] = field(default_factory=list)  # of each report; see `code_state`
     parents: list[Any] = field(default_factory=list)  # artifacts behind each report
+    devices: list[str] = field(default_factory=list)  # of each report
 
     @property
     def domains(self) -> set[str]:
@@ -55,7 +58,7 @@ class Evidence:
 
 
 def gather(reports: Sequence[Report], generalist: str = GENERALIST) -> Evidence:
-    """Collect all rows of the reports; ArtifactError if they are of several targets, devices or dtypes."""
+    """Collect all rows of the reports; ArtifactError if they are of several targets or dtypes."""
 
     def of_pool(pool: str) -> list[Report]:
         """The reports, those of other pools without rows and curves."""
@@ -75,15 +78,14 @@ def _pool_of(report: Report) -> str:
 
 
 def _gather(all_reports: Sequence[Report], reports: Sequence[Report], generalist: str) -> Evidence:
-    """The evidence of reports on one pool, which must be of the same target and device as all reports."""
+    """The evidence of reports on one pool, which must be of the same target and dtype as all reports."""
     about = list(dict.fromkeys(parts for report in all_reports if UNKNOWN not in (parts := _about(report))))
     about = about or [_about(all_reports[0])]
-    timed = list(dict.fromkeys(_device(report) for report in all_reports if any(map(is_live, rows_of(report)))))
-    if len(about) != 1 or len(timed) > 1:
+    if len(about) != 1:
         raise ArtifactError(
-            f"the reports are of {' and of '.join(timed if len(about) == 1 else map(', '.join, about))}; "
-            "give reports of one target and dtype, timed on one device"
+            f"the reports are of {' and of '.join(map(', '.join, about))}; give reports of one target and dtype"
         )
+    timed = [_device(report) for report in all_reports if any(map(is_live, rows_of(report)))]
     all_rows = [row for report in reports for row in rows_of(report)]
     rows: list[MeasuredRow] = []
     for index, report in enumerate(reports):
@@ -91,9 +93,11 @@ def _gather(all_reports: Sequence[Report], reports: Sequence[Report], generalist
     greedy = [report if not temperature_of(report) else {**report, "curves": {}} for report in reports]
     pools = [[text(name) for name in names] for row in all_rows if isinstance(names := row.get("drafters"), list)]
     target, dtype = about[0]
-    device = (timed or [_device(report) for report in all_reports])[0]
+    devices = [_device(report) for report in all_reports]
+    device = mode(timed or devices)
     return Evidence(
         about=", ".join((target, device, dtype)),
+        device=device,
         reports=len(reports),
         generalist=generalist,
         rows=rows,
@@ -109,6 +113,7 @@ def _gather(all_reports: Sequence[Report], reports: Sequence[Report], generalist
         tuned=sum(map(is_tuned, all_rows)),
         codes=[mapping(report.get("code")) for report in reports],
         parents=[report.get("parents") for report in reports],
+        devices=devices,
     )
 
 

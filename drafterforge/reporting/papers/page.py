@@ -73,20 +73,24 @@ def verdict_table(tables: Sequence[PaperTable]) -> ReportTable:
     rows = []
     for claim in CLAIMS:
         cells = by_form[claim.form].all_cells
-        values, references = (_values(cells, claim, method) for method in (claim.method, claim.over))
+        values, references = _comparable(cells, claim)
         measured, verdict = judge(claim, values, references, _deviations(cells, claim))
         steps = " ".join(by_form[claim.form].form.steps)
         rows.append([NAME.match(published().papers[claim.paper].name)[0], claim.text, measured, verdict, steps])
     return ReportTable("What holds", ["paper", "claim", "ours", "verdict", "step"], rows, name_columns=5)
 
 
-def _values(cells: Sequence[Cell], claim: Claim, method: str) -> dict[str, float]:
-    """A method's figures by column."""
-    return {
-        cell.column: cell.value
-        for cell in cells
-        if (cell.method, cell.figure) == (method, claim.figure) and cell.value is not None
-    }
+def _comparable(cells: Sequence[Cell], claim: Claim) -> tuple[dict[str, float], dict[str, float]]:
+    """The figures of both methods by column, without columns in which they were timed on different devices."""
+    measured = [cell for cell in cells if cell.figure == claim.figure and cell.value is not None]
+    first, second = (
+        {cell.column: cell for cell in measured if cell.method == name} for name in (claim.method, claim.over)
+    )
+    mixed = {name for name in first.keys() & second if first[name].device != second[name].device}
+    values, references = (
+        {name: cell.value for name, cell in cells.items() if name not in mixed} for cells in (first, second)
+    )
+    return values, references
 
 
 def _deviations(cells: Sequence[Cell], claim: Claim) -> dict[str, float]:
@@ -114,7 +118,7 @@ def render_papers(evidence: Evidence, tables: Sequence[PaperTable], drafters: Ma
     for table in tables:
         commands = "\n".join(table.form.commands)
         parts += [f"## {table.form.title}", table.form.caption, table.reduced]
-        parts += ["**Ours**", markdown_table(table.ours), table.note]
+        parts += ["**Ours**", markdown_table(table.ours), table.note, table.seconds]
         parts += [f"```bash\n{commands}\n```"] if table.missing and commands else []
         parts += ["\n".join(f"- {plain(line)}" for line in table.legend)]
         for publication in published().of_form(table.form.key):
@@ -132,7 +136,7 @@ def print_papers(evidence: Evidence, tables: Sequence[PaperTable], console: Cons
     for table in tables:
         console.print()
         _print(table.ours, console, "bold")
-        console.print(escape(" ".join(filter(None, (table.reduced, table.note)))))
+        console.print(escape(" ".join(filter(None, (table.reduced, table.note, table.seconds)))))
         for command in table.form.commands if table.missing else ():
             console.print(f"  {command}", soft_wrap=True, markup=False)
         for line in table.legend:

@@ -51,14 +51,14 @@ RESPS_ABLATION = (
 )
 POOL_ANSWERS = "answers to prompts of the pool's eight domains"
 OLDER = (
-    "Rows in this CPU's seconds are older than a mend of its latency profile, in which the levels of small trees were "
-    "too cheap, so that policies learned to draft deeper than pays."
+    "Rows of LTD in this CPU's seconds are older than a mend of its latency profile, in which the levels of small "
+    "trees were too cheap, so that policies learned to draft deeper than pays."
 )
 TREES = (
     "EAGLE's default tree is {} in our count of levels; the best static tree is that of the policies' grid on their "
     "training answers. Policies are trained by replay, on {}, not on the wall clock. Figures with a standard deviation "
     "are means over three training seeds; other policies were trained once. docs/schedulers.md lists what else differs "
-    f"from the paper. {OLDER}"
+    "from the paper."
 )
 POLICY_FORMS = (
     Form(
@@ -132,7 +132,7 @@ POLICY_FORMS = (
         "ltd",
         "LTD: depth and size chosen by policies, by benchmark",
         "Speed-up over autoregressive decoding; one drafter, the generalist. The paper's static trees come from a grid "
-        f"search. {TREES.format(EAGLE_TREES['ltd'], POOL_ANSWERS)}",
+        f"search. {TREES.format(EAGLE_TREES['ltd'], POOL_ANSWERS)} {OLDER}",
         LTD_COLUMNS,
         ("speedup", "mat"),
         (EAGLE_TREE["ltd"], BEST_TREE["ltd"], LTD, DEVICE_TREE),

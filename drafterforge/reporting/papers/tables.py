@@ -38,6 +38,7 @@ class PaperTable:
     form: Form
     ours: ReportTable
     all_cells: list[Cell] = field(default_factory=list)  # without means
+    device: str = ""  # of most tables
 
     @property
     def cells(self) -> int:
@@ -76,6 +77,20 @@ class PaperTable:
         """What is smaller than in the paper; empty if nothing is."""
         sizes = ", ".join(map(str, self.form.reductions))
         return sizes and f"Smaller than in the paper, so that two cores finish in hours: {sizes}."
+
+    @property
+    def seconds(self) -> str:
+        """Whose seconds the figures are of; empty if those of most tables."""
+        methods: dict[str, list[str]] = {}  # by device
+        for cell in self.all_cells:
+            if cell.device:
+                methods.setdefault(cell.device, []).append(cell.method)
+        if methods.keys() <= {self.device}:
+            return ""
+        if len(methods) == 1:
+            return f"Seconds are of {next(iter(methods))}."
+        parts = (f"{', '.join(dict.fromkeys(names))}: {device}" for device, names in methods.items())
+        return f"Seconds are of several devices; compare only methods of one. {'; '.join(parts)}."
 
     @property
     def legend(self) -> list[str]:
@@ -117,7 +132,7 @@ def paper_table(form: Form, evidence: Evidence, reasons: Sequence[Reason] = ()) 
         lines.append([row[0].method, name, *printed, *mean])
     mean = [MEAN] if averaged else []
     ours = ReportTable(form.title, ["method", "figure", *headings, *mean], lines, name_columns=2, note=form.caption)
-    return PaperTable(form, ours, cells)
+    return PaperTable(form, ours, cells, evidence.device)
 
 
 def completed(form: Form, evidence: Evidence) -> Form:
