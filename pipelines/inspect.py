@@ -18,7 +18,7 @@ from drafterforge.config.catalogue import flat
 from drafterforge.config.commands import InspectConfig
 from drafterforge.config.hints import plain_value
 from drafterforge.config.progress import say, table_console
-from drafterforge.errors import ConfigError
+from drafterforge.errors import ArtifactError, ConfigError
 
 Config = InspectConfig
 PREFERRED = ("drafters", "bundles")  # if several artifacts share a name
@@ -64,7 +64,12 @@ def find_by_name(cfg: Config) -> Path | None:
     path = Path(cfg.path)
     if "/" in cfg.path or path.is_file() or any((path / name).is_file() for name in (MANIFEST, BUNDLE)):
         return None
-    folders = folders_named(cfg.path, cfg.runs_dir)
+    try:
+        folders = folders_named(cfg.path, cfg.runs_dir)
+    except ArtifactError:
+        if path.is_dir():  # opening it says what it lacks
+            return None
+        raise
     by_kind = [[path for path in folders if path.parent.name == kind] for kind in PREFERRED]
     preferred = next(filter(None, by_kind), folders)
     if len(preferred) > 1:

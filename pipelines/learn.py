@@ -1,4 +1,4 @@
-"""Show, take back, export or delete what `serve learn=on` has recorded and learned; the rest is started from here."""
+"""Show, take back, export or delete what was recorded and learned; `learn run` and `replay` have their own modules."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def show_status(cfg: Config) -> None:
     table.add_row("recording", RUNS if is_locked(folder) else STOPPED)
     table.add_row("learning", RUNS if is_locked(learner_lock(folder)) else STOPPED)
     for kind, count in (learned.fresh or {"all kinds": num_answers}).items() if learned.min_answers else ():
-        table.add_row("next expert", f"{kind}: {count} of the {learned.min_answers} new prompts that a round needs")
+        table.add_row("next expert", f"{kind}: {count} new prompts at the last look; needs {learned.min_answers}")
     for version in learned.versions:
         table.add_row("learned", describe(version))
     for error in filter(None, (record.error, learned.error)):

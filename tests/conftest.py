@@ -24,7 +24,8 @@ if not shutil.which("nvidia-smi"):
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when a library imports it
 
 
-gc.disable()  # until all tests are imported, which leaves no garbage
+if "PYTEST_XDIST_WORKER" in os.environ:
+    gc.disable()  # until all tests are imported, which leaves no garbage
 
 
 def pytest_collection_finish() -> None:

@@ -14,12 +14,15 @@ import torch
 
 from drafterforge.cli import main
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 class Program(subprocess.Popen):
     """`python -m drafterforge ...`, forked from this process; other programs are started as usual.
 
-    Pipes, signals and exit codes are those of a program that is started.  The processes that a training starts are
-    forked, too.  CUDA does not survive a fork, so where there is a GPU all programs are started.
+    Pipes, signals and exit codes are those of a program that is started; what tests have patched and cached is there,
+    too, and functions registered with `atexit` do not run.  The processes that a training starts are forked as well.
+    CUDA does not survive a fork, so where there is a GPU all programs are started.  Needs Linux.
     """
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
@@ -27,9 +30,12 @@ class Program(subprocess.Popen):
         if words[1:3] != ["-m", "drafterforge"] or torch.cuda.is_available():
             super()._execute_child(args, *rest)
             return
+        assert len(rest) == 22 and rest[3:5] == ((), None), "wanted the arguments of Python 3.11 to 3.13, and no cwd="
         pipes, preexec, env, new_session = rest[9:15], rest[1], rest[5], rest[20]
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child handles them
         self.pid = os.fork()
         if self.pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             self._child_created = True
             self._close_pipe_fds(*pipes)
             return
@@ -47,15 +53,18 @@ class Program(subprocess.Popen):
                 os.environ.clear()
                 os.environ.update(env)
             _use_streams(pipes[0], pipes[3], pipes[5])
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             subprocess.Popen = Program
             torch.set_num_threads(1)
             code = main(words[3:])
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
 
 
 def _use_streams(*descriptors: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from drafterforge.assembly.defaults import default_drafters
 from drafterforge.assembly.drafters import open_named
-from drafterforge.assembly.pools import build_pool, open_single_drafter, with_scheduler
+from drafterforge.assembly.pools import build_pool, open_single_drafter, report_other_taps, with_scheduler
 from drafterforge.assembly.sources import PoolSource
 from drafterforge.config.names import POOL, parse_hybrid, parts_of
 from drafterforge.config.pool import PoolConfig
@@ -37,6 +37,8 @@ def auto_engine(
     carry: begin with what was learned when `Engine.save_state` was called last, for this target, drafters and device.
     """
     names, target = default_drafters(source), source.target
+    if not source.quiet:
+        report_other_taps(source)
     name = names[0] if names else ""
     if parse_hybrid(name) is None or (runtime.num_tokens, runtime.depth, runtime.top_k) != (None, None, None):
         return build_engine(source, name, PoolConfig(), runtime, max_batch), names[:1]

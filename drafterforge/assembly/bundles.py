@@ -135,7 +135,7 @@ class BundleFolder:
         return []  # the bundle names all drafters of its pool
 
     def other_taps(self) -> list[str]:
-        return []  # opening tells
+        return []  # opening a bundle refuses drafters of other taps
 
     def summaries(self) -> list[DrafterSummary]:
         summaries = []

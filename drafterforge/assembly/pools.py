@@ -47,14 +47,22 @@ def retrieval_for(summaries: Iterable[DrafterSummary], domain: str) -> str:
 
 def report_left_out(source: PoolSource) -> None:
     """Print one line for each reason for which the default pool leaves out drafters."""
-    if names := source.other_taps():
-        taps = ",".join(map(str, source.target.backbone.taps))
-        say(f"the pool leaves out {', '.join(names)}: they read other layers of the target than target.taps=[{taps}]")
+    report_other_taps(source)
     if names := source.unproven():
         say(
             f"the pool leaves out {', '.join(names)}: on at least {MIN_VAL_PROMPTS} prompts of validation they must "
             "beat the generalist and the drafter that they were trained from; "
             "type pool.drafters=[NAME,...] to include them"
+        )
+
+
+def report_other_taps(source: PoolSource) -> None:
+    """Print one line about the drafters that are left out because of the layers that they read."""
+    if names := source.other_taps():
+        taps = ",".join(map(str, source.target.backbone.taps))
+        say(
+            f"left out: {', '.join(names)}; they read other layers of the target than target.taps=[{taps}], type "
+            "target.taps= with theirs to use them"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def download(text: str) -> Path:
     names = list(read_record(folder).files)
     for name in names:
         check_name(name)
-    _fetch(text, folder, names)
+    _fetch(text, folder, [glob.escape(name) for name in names])
     _drop_leftovers(folder)
     return folder
 

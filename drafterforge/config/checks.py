@@ -60,6 +60,5 @@ def require_drafter_name(key: str, name: str) -> None:
     require(name not in RESERVED, f"{key}={name} is reserved for {RESERVED.get(name)}; type name=OTHER")
     require(JOINT not in name, f"{key}={name} has a {JOINT}, which joins the names of hybrids; leave it out")
     is_plain = not name or NAME.fullmatch(name)
-    require(
-        is_plain, f"{key}={name!r} is no name of a drafter; type letters a to z, digits, . _ and -, such as name=mine"
-    )
+    letters = "a letter or digit (A to z), then at most 99 letters, digits, . _ or -"
+    require(is_plain, f"{key}={name!r} is no name of a drafter: it is {letters}; type name=mine, for example")

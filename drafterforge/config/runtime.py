@@ -13,11 +13,15 @@ MAX_NODES, MAX_LEVELS = 1024, 256  # of a configured tree; larger ones never pay
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Shape of the draft tree, and numerics; null: `drafter=auto` decides, other drafters have a default."""
+    """Shape of the draft tree, and numerics."""
 
-    num_tokens: int | None = setting(None, "nodes verified per cycle, root included; null: see above")
-    depth: int | None = setting(None, "drafted levels; null: see above")
-    top_k: int | None = setting(None, "beam width and children per node; null: see above")
+    num_tokens: int | None = setting(
+        None, "nodes verified per cycle, root included; null: the drafter's default, or as drafter=auto decides"
+    )
+    depth: int | None = setting(None, "drafted levels; null: the drafter's default, or as drafter=auto decides")
+    top_k: int | None = setting(
+        None, "beam width and children per node; null: the drafter's default, or as drafter=auto decides"
+    )
     numerics: str = setting(
         "auto",
         "invariant: bit-identical to autoregressive decoding | fast | auto: invariant in half precision where possible",

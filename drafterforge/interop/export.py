@@ -115,9 +115,10 @@ def drafters_of_runs(cfg: ExportConfig, facts: TargetFacts) -> Loaders:
         if cfg.format in kind.exports:
             base = kind.base_of(folder)
             generalist = base.name if base else ""
-            if folder.name in loaders:
-                raise ConfigError(f"two drafters are named {folder.name}; name one of them, or rename its folder")
-            loaders[folder.name] = loader_of(DrafterSource(name, kind.name, folder, base), facts, generalist)
+            title = folder.resolve().name
+            if title in loaders:
+                raise ConfigError(f"two drafters are named {title}; name one of them, or rename its folder")
+            loaders[title] = loader_of(DrafterSource(name, kind.name, folder, base), facts, generalist)
         elif names:
             raise not_exportable(str(folder), kind.name, cfg.format)
     return require_any(loaders, cfg.runs_dir, cfg.format)

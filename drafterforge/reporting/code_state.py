@@ -58,7 +58,7 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "d71ceb4a7ab4": "37890958c0cf",  # runtime: sampling numbers beside CUDA graphs
     "37890958c0cf": "982e4328cf29",  # runtime: who makes the folder of recorded answers
     "ebe4e857fe61": "bd5fb216035a",  # prices: profiles of grids with few narrow trees
-    "133cd9f466da": "1d71a7ed1823",  # sizes: those that a config leaves to its model's class
+    "133cd9f466da": "57b8b57e9dd9",  # sizes: those that a config leaves to its model's class
     "8aea625bb2d7": "2753f77a98c4",  # drafters: which layers a drafter reads; targets with several ropes
     "982e4328cf29": "3bac17e29460",  # runtime: texts with tokens that the target lacks are refused
     "e89a43a3a1de": "1745695c6e33",  # targets: copies of weights for other programs; missing weights

@@ -11,7 +11,7 @@ _IDENTITY_KEYS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that transformers loads: those of the index, else all; without copies for other programs."""
+    """The safetensors files in `folder`; without `consolidated*`, copies for other programs, if there are others."""
     files = sorted(folder.glob("*.safetensors"))
     return [path for path in files if not path.name.startswith("consolidated")] or files
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from drafterforge.artifacts.json_input import MAX_NUMBER, read_json
 from drafterforge.config.target import TargetConfig
-from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, quote
+from drafterforge.errors import ArtifactError, ConfigError, quote
 from drafterforge.targets.smollm2 import ensure_smollm2
 
 DRAFTER_LAYERS = 1
@@ -77,7 +77,7 @@ class ModelShape:
         ):
             from drafterforge.targets.stored import read_config  # imports torch
 
-            with suppress(DrafterforgeError):
+            with suppress(Exception):  # transformers raises errors of its own
                 config = read_config(path.parent).get_text_config().to_dict()  # its class has defaults
         present = [name for name in OPTIONAL_COUNTS if config.get(name) is not None]
         for name in (*COUNTS, *present):

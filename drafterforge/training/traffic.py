@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ class TrafficLearner:
         used = {kind: self.newest_used(rows, record.newest.get(kind, "")) for kind, rows in by_kind.items()}
         fresh = {kind: len(new_prompts(rows, used[kind])) for kind, rows in by_kind.items()}
         if fresh != record.fresh:
-            update_record(self.folder, lambda current: replace(current, fresh=fresh))
+            update_record(self.folder, partial(with_fresh, record, fresh))
         for kind in sorted(fresh, key=lambda name: -fresh[name]):
             splits = split_newest(by_kind[kind], used[kind], held_out, held_out // 2, self.most_tokens)
             is_enough = len(splits["train"]) >= held_out and len(splits["val"]) == held_out // 2
@@ -354,6 +355,11 @@ class TrafficLearner:
         remaining = {name for version in record.of_state(JOINED) for name in (version.name, version.replaces)}
         deleted = {version.name for version in record.versions} - remaining
         delete_learned(self.cfg.runs_dir, self.target.name, deleted)
+
+
+def with_fresh(record: LearnedRecord, fresh: dict[str, int], current: LearnedRecord) -> LearnedRecord:
+    """The current record with the numbers of new prompts, unless all was deleted since `record` was read."""
+    return replace(current, fresh=fresh) if current.num_deletions == record.num_deletions else current
 
 
 def is_adapter(runs: RunsFolder, name: str) -> bool:

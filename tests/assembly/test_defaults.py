@@ -64,7 +64,9 @@ def test_drafters_of_other_taps_are_left_out_of_the_default_and_of_pools(runs, c
     source = folder(runs)
     assert default_drafters(source) == ["general+store", "sql+store"] and source.other_taps() == ["general-wide"]
     build_pool(PoolConfig(), RuntimeConfig(), RunsFolder(runs.folder, runs.target))
-    assert "the pool leaves out general-wide: they read other layers of the target" in capsys.readouterr().err
+    assert "left out: general-wide; they read other layers of the target than" in capsys.readouterr().err
+    auto_engine(RunsFolder(runs.folder, runs.target), RuntimeConfig())
+    assert "left out: general-wide; they read other layers of the target than" in capsys.readouterr().err
     with pytest.raises(ArtifactError, match=r"reads the inputs of layers \(0, 0, 0\)"):
         build_pool(PoolConfig(drafters=["general-wide"]), RuntimeConfig(), source)
 

@@ -42,18 +42,7 @@ def test_processors_with_narrower_vectors_compute_the_same(flag, panels, tmp_pat
     compiler.chmod(0o755)
     environ = os.environ | {"CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path)}
     tests = [str(Path(__file__).with_name(name)) for name in ("test_native.py", "test_native_choices.py")]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "not half_precision",
-        *tests,
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stdout[-3000:]
     assert "no compiled kernels" not in done.stdout

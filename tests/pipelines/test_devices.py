@@ -15,7 +15,6 @@ import pytest
 from drafterforge.cli import main
 from tests.pipelines.conftest import PLAIN, TRAIN
 from tests.programs import Program
-from tests.training.processes import free_port
 
 pytestmark = pytest.mark.slow
 SHARED = (
@@ -26,6 +25,8 @@ SHARED = (
     "eval.max_new_tokens=2",
 )
 TOLERANCE = 1e-5
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
+LONGEST_S = 300  # of a training
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +38,11 @@ def expected(tmp_path_factory, tiny_folder) -> list[dict]:
     return curve_of(runs / "tiny" / "drafters" / "sql")
 
 
-def start(bench, *arguments: str, **environ: object) -> Program:
-    """Start a training in another process, with these variables in its environment."""
+def start(bench, *arguments: str, launcher: tuple[str, ...] = ("-m",)) -> Program:
+    """Start a training in another process."""
     hf = ["target=hf", f"target.model={bench.target}", "target.name=tiny", PLAIN, f"runs_dir={bench.runs}"]
     return Program(
-        [sys.executable, "-m", "drafterforge", *TRAIN, *hf, *SHARED, *arguments],
-        env=os.environ | {name: str(value) for name, value in environ.items()},
+        [sys.executable, *launcher, "drafterforge", *TRAIN, *hf, *SHARED, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -101,20 +101,15 @@ def test_two_devices_make_the_artifacts_and_print_the_messages_of_one(bench):
         assert config_of(bench, "two")["trainer"] == settings["trainer"]
 
     with start(bench, "trainer.devices=2", "name=two") as command:
-        out, err = command.communicate()
+        out, err = command.communicate(timeout=LONGEST_S)
     assert command.returncode == 0, err
     check(out, err)
-    # Two processes that torchrun has started.
-    variables = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    ranks = [
-        start(bench, "trainer.devices=2", "name=two", "overwrite=true", RANK=rank, LOCAL_RANK=rank, **variables)
-        for rank in range(2)
-    ]
-    written = [command.communicate() for command in ranks]
-    assert [command.returncode for command in ranks] == [0, 0], written
-    check(*map("".join, zip(*written, strict=True)))
+    with start(bench, "trainer.devices=2", "name=two", "overwrite=true", launcher=TORCHRUN) as command:
+        out, err = command.communicate(timeout=LONGEST_S)
+    assert command.returncode == 0, err
+    check(out, err)
     with start(bench, "trainer.devices=2", "name=two") as command:
-        err = command.communicate()[1]
+        err = command.communicate(timeout=LONGEST_S)[1]
     assert command.returncode == 0 and "was trained before with these settings" in err, err
     assert not list(bench.runs.rglob(".*.partial"))
 
@@ -152,12 +147,12 @@ def test_a_signal_to_the_command_ends_all_in_one_line_and_two_devices_resume(ben
     (line,) = lines_of(rest)
     assert line.endswith("finished work is kept; type the same command to continue")
     with start(bench, "trainer.devices=2", "name=ended") as command:
-        assert command.wait() == 0
+        assert command.wait(LONGEST_S) == 0
     assert_same_curve(curve_of(bench.artifact("drafters", "ended")), expected)
 
 
 def test_a_mistake_that_every_process_sees_is_one_line(bench):
     with start(bench, "trainer.devices=2", "drafter.init=missing") as command:
-        err = command.communicate()[1]
+        err = command.communicate(timeout=LONGEST_S)[1]
     assert command.returncode == 2 and len(lines_of(err)) == 1 and "missing" in lines_of(err)[0]
     assert "type trainer.accumulate=4" in bench(*TRAIN, *SHARED, "trainer.devices=4").one_line()

@@ -22,7 +22,7 @@ MISTAKES = {
     ),
     "suite.conversations must lie in [0, 1]": ("eval", "suite=mixed", "suite.conversations=2"),
     "name=pool is reserved for the pool of all drafters": ("train-drafter", "domain=sql", "name=pool"),
-    "name='my sql' is no name of a drafter; type letters a to z": ("train-drafter", "domain=sql", "name='my sql'"),
+    "name='my sql' is no name of a drafter: it is a letter or digit": ("train-drafter", "domain=sql", "name='my sql'"),
     "name=auto is reserved for the default of drafter=": ("train-drafter", "domain=sql", "name=auto"),
     "name=a+b has a +, which joins the names of hybrids": ("import", "path=x", "name=a+b"),
     "suite.questions= is read by suite=papers|auto|vllm only": ("eval", "suite=quick", "suite.questions=x"),

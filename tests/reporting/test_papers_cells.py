@@ -238,7 +238,7 @@ def test_a_table_names_its_device_and_no_claim_compares_seconds_of_two():
     by_form = {table.form.key: table for table in forms}
     assert evidence.about == "tiny, cpu, float32" and by_form["hedgespec"].seconds == ""
     assert by_form["metasd"].seconds == (
-        "Seconds are of several devices; compare only methods of one. "
+        "Methods were timed on several devices; compare only those of one. "
         "one for all (generalist), MetaSD-UCB: cpu; MetaSD-UCB: a second cpu."
     )
     verdicts = {text: measured for _, text, measured, *_ in verdict_table(forms).cells}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import socket
@@ -46,6 +47,8 @@ def happen(event: Event) -> Callable[[], None]:
 
 def train_as(rank: int, num_ranks: int, port: int, folder: Path, config: TrainerConfig, event: Event | None) -> None:
     """The work of one process."""
+    if not torch.cuda.is_available():
+        atexit._clear()  # what the process that forked this one has to do at its end
     torch.set_num_threads(1)
     variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

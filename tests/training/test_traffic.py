@@ -365,14 +365,16 @@ def test_the_status_says_what_runs_and_how_far_each_kind_is_from_its_next_expert
     update_record(rounds.cfg.traffic_dir, lambda record: replace(record, min_answers=96))
     table = rounds.status(capsys)
     assert table["recording"] == "not running" and table["learning"] == "running"
-    assert table["next expert"] == "all kinds: 0 of the 96 new prompts that a round needs"
+    assert table["next expert"] == "all kinds: 0 new prompts at the last look; needs 96"
     os.close(lock)
     learner = rounds_of(rounds, monkeypatch, {"sql": [answer(number, number % 5) for number in range(7)]})
     assert learner.round() is None
     table = rounds.status(capsys)
-    assert table["learning"] == "not running" and table["next expert"].startswith("sql: 5 of the 96 new prompts")
+    assert table["learning"] == "not running" and table["next expert"].startswith(
+        "sql: 5 new prompts at the last look; needs 96"
+    )
     rounds.round("sql")
-    assert rounds.status(capsys)["next expert"].startswith("sql: 0 of")
+    assert rounds.status(capsys)["next expert"].startswith("sql: 0 new")
 
 
 @pytest.mark.parametrize(

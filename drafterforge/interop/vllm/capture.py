@@ -54,7 +54,7 @@ class RecordSettings:
         try:
             folder.mkdir(0o700, parents=True, exist_ok=True)  # others must not read what clients ask
             reason = "" if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else "permission denied"
-            if folder.stat().st_mode & stat.S_IROTH:
+            if folder.stat().st_mode & (stat.S_IROTH | stat.S_IXOTH):
                 raise ConfigError(f"all users can read record={self.folder}; type `chmod o-rwx {folder}`")
         except OSError as error:
             reason = error.strerror

@@ -58,7 +58,7 @@ class Cell:
     deviation: float | None = None  # over training seeds
     interval: tuple[float, float] | None = None  # of 95 %
     by_seed: tuple[float, ...] = ()  # values of the training seeds, if there are several
-    device: str = ""  # whose seconds the value is of; empty: of none
+    device: str = ""  # on whose seconds the value depends; empty: on none
 
     @property
     def printed(self) -> str:

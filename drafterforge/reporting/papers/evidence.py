@@ -32,7 +32,7 @@ class Evidence:
     """Rows of reports of one target."""
 
     about: str  # target, the device of most timed reports, dtype
-    device: str  # that one
+    device: str  # of most timed reports; tables name others
     reports: int  # number of reports
     generalist: str  # name of the drafter trained on all domains
     rows: list[MeasuredRow]

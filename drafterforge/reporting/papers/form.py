@@ -29,7 +29,7 @@ FIGURES = {  # key -> heading, form, unit
     "signal": ("signal strength R", ".3f", ""),
     "priced": ("replayed tokens/s over no drafting", ".2f", "x"),
 }
-UNTIMED = ("mat", "accept_rate", "actions", "regret_cycles", "accuracy", "signal", "priced")  # in no device's seconds
+UNTIMED = ("mat", "accept_rate", "regret_cycles", "accuracy", "signal", "priced")  # in no device's seconds
 GENERALIST_ALONE, BEST_ALONE = "the generalist", "the best drafter"  # roles of a drafter that drafts alone
 
 

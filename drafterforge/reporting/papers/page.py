@@ -20,6 +20,7 @@ from drafterforge.reporting.published import PublishedTable, published
 from drafterforge.reporting.report_table import ReportTable, format_number
 
 TITLE = "The papers' tables"
+MIXED = "timed on two devices"  # the verdict of a claim
 VERDICTS = (
     "Each claim compares two methods column by column: it holds in all columns, depends, or does not hold in any. It "
     "is too close to tell where every difference is smaller than the deviation over training seeds. "
@@ -73,15 +74,16 @@ def verdict_table(tables: Sequence[PaperTable]) -> ReportTable:
     rows = []
     for claim in CLAIMS:
         cells = by_form[claim.form].all_cells
-        values, references = _comparable(cells, claim)
+        values, references, mixed = _comparable(cells, claim)
         measured, verdict = judge(claim, values, references, _deviations(cells, claim))
+        verdict = MIXED if mixed and not measured else verdict
         steps = " ".join(by_form[claim.form].form.steps)
         rows.append([NAME.match(published().papers[claim.paper].name)[0], claim.text, measured, verdict, steps])
     return ReportTable("What holds", ["paper", "claim", "ours", "verdict", "step"], rows, name_columns=5)
 
 
-def _comparable(cells: Sequence[Cell], claim: Claim) -> tuple[dict[str, float], dict[str, float]]:
-    """The figures of both methods by column, without columns in which they were timed on different devices."""
+def _comparable(cells: Sequence[Cell], claim: Claim) -> tuple[dict[str, float], dict[str, float], set[str]]:
+    """The figures of both methods by column, without columns in which they were timed on different devices; these."""
     measured = [cell for cell in cells if cell.figure == claim.figure and cell.value is not None]
     first, second = (
         {cell.column: cell for cell in measured if cell.method == name} for name in (claim.method, claim.over)
@@ -90,7 +92,7 @@ def _comparable(cells: Sequence[Cell], claim: Claim) -> tuple[dict[str, float], 
     values, references = (
         {name: cell.value for name, cell in cells.items() if name not in mixed} for cells in (first, second)
     )
-    return values, references
+    return values, references, mixed
 
 
 def _deviations(cells: Sequence[Cell], claim: Claim) -> dict[str, float]:
@@ -118,7 +120,7 @@ def render_papers(evidence: Evidence, tables: Sequence[PaperTable], drafters: Ma
     for table in tables:
         commands = "\n".join(table.form.commands)
         parts += [f"## {table.form.title}", table.form.caption, table.reduced]
-        parts += ["**Ours**", markdown_table(table.ours), table.note, table.seconds]
+        parts += ["**Ours**", table.seconds, markdown_table(table.ours), table.note]
         parts += [f"```bash\n{commands}\n```"] if table.missing and commands else []
         parts += ["\n".join(f"- {plain(line)}" for line in table.legend)]
         for publication in published().of_form(table.form.key):

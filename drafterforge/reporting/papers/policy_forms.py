@@ -51,8 +51,8 @@ RESPS_ABLATION = (
 )
 POOL_ANSWERS = "answers to prompts of the pool's eight domains"
 OLDER = (
-    "Rows of LTD in this CPU's seconds are older than a mend of its latency profile, in which the levels of small "
-    "trees were too cheap, so that policies learned to draft deeper than pays."
+    "Rows in the seconds of the CPU with AVX512 were measured before its latency profile was corrected: it priced the "
+    "levels of small trees too low, so policies learned to draft too deep."
 )
 TREES = (
     "EAGLE's default tree is {} in our count of levels; the best static tree is that of the policies' grid on their "
@@ -66,8 +66,8 @@ POLICY_FORMS = (
         "Re-SpS: trees chosen by a policy, by benchmark",
         "Speed-up over autoregressive decoding; one drafter, the generalist. The standard policy takes its best "
         "action, as the authors' code does; the paper's Table 4 draws actions at temperature 1: the row after it. "
-        "The paper's trees have 32 nodes or more. On a CPU, where every node takes time, smaller trees are faster, "
-        "such as ours for this device. "
+        "The paper's trees have 32 nodes or more. On a CPU, where every node takes time, all of them are slower than "
+        "plain decoding, the best static one too; smaller trees are faster, such as ours for this device. "
         f"{TREES.format(EAGLE_TREES['resps'], POOL_ANSWERS)}",
         RESPS_COLUMNS,
         ("speedup", "mat"),
@@ -88,7 +88,8 @@ POLICY_FORMS = (
         "Re-SpS: ablation of policy and state",
         "Tokens/s over those of EAGLE's default tree, mean of five benchmarks, and the number of different trees. The "
         "paper's text is encoded by SBERT, ours is the mean embedding of the last 64 tokens. Policies that see "
-        "features have three training seeds, those that see text one.",
+        "features have three training seeds, those that see text one. The default tree is slower than plain "
+        "decoding here: above 1 means less slow.",
         {},
         ("over_static", "actions"),
         RESPS_ABLATION,
@@ -110,7 +111,8 @@ POLICY_FORMS = (
         "resps_overhead",
         "Re-SpS: overhead",
         "Shares of all time that is neither prefill nor verification. The rest is the building of trees in the "
-        "paper; ours, where trees are built while they are drafted, is acceptance and bookkeeping.",
+        "paper; ours, where trees are built while they are drafted, is acceptance and bookkeeping. What is missing "
+        "to 100 % is the selector.",
         {"MT-bench": ("mt_bench",)},
         ("draft_of_overhead", "host_of_overhead", "schedule_of_overhead"),
         (RESPS,),
@@ -121,7 +123,8 @@ POLICY_FORMS = (
         "resps_caching",
         "Re-SpS: cycles for which a tree is held",
         "Figure 3 of the paper: speed against the length N of the interval in decoding; 10 cycles in training. "
-        "Tokens/s over those of EAGLE's default tree, mean of five benchmarks, of one training seed.",
+        "Tokens/s over those of EAGLE's default tree, which is slower than plain decoding here, mean of five "
+        f"benchmarks, of one training seed: differences of a few percent may be chance. {OLDER}",
         INTERVALS,
         ("over_static",),
         (RESPS,),
@@ -200,7 +203,7 @@ POLICY_FORMS = (
         "over_best",
         "Re-SpS and LTD: over the best static tree (our question)",
         "Tokens/s over the best static tree of the policy's own grid, on held-out prompts of the pool's domains, on "
-        "this machine: replayed, and live with a 95 % interval over training seeds and prompts. Below 1, one tree is "
+        "a CPU: replayed, and live with a 95 % interval over training seeds and prompts. Below 1, one tree is "
         "faster than the policy. Re-SpS, max-entropy PPO and LTD have three training seeds at T = 0; all others were "
         "trained once. At T = 0.5 and 1 policies are trained on sampled answers, too; the Re-SpS paper decodes "
         f"greedily only. {OLDER}",
@@ -213,12 +216,13 @@ POLICY_FORMS = (
     Form(
         "priced",
         "Re-SpS and LTD: trees priced by other devices",
-        "Recorded answers of this target, replayed in the seconds of the device in the heading: trees are judged where "
-        "the papers measured them, not on this machine. Policies are trained on the same seconds, "
-        "and the time of their networks is left out. Figures of policies are means over three training seeds, with the "
-        "standard deviation. Marginal, ours, chooses among trees of 2 to 128 nodes of LTD's width and levels, most of "
-        "them smaller than any of LTD's, so that it may exceed the perfect foresight with LTD's trees. Without "
-        "drafting, the drafter still reads every token, which takes 3 to 5 % of the time on these GPUs.",
+        "Recorded answers of this target, replayed in the seconds of the device in the heading: in the GPU "
+        "columns, trees are judged on devices like the papers'; the CPU columns are our machines. Policies are trained "
+        "on the same seconds, and the time of their networks is left out. Figures of policies are means over three "
+        "training seeds, with the standard deviation. Marginal, ours, chooses among trees of 2 to 128 nodes of LTD's "
+        "width and levels, most of them smaller than any of LTD's, so that it may exceed the perfect foresight with "
+        "LTD's trees. Without drafting, the drafter still reads every token, which takes 3 to 5 % of the time on these "
+        "GPUs.",
         {},  # filled with the devices
         ("priced",),
         (

@@ -38,7 +38,7 @@ class PaperTable:
     form: Form
     ours: ReportTable
     all_cells: list[Cell] = field(default_factory=list)  # without means
-    device: str = ""  # of most tables
+    device: str = ""  # in the page's title
 
     @property
     def cells(self) -> int:
@@ -80,7 +80,7 @@ class PaperTable:
 
     @property
     def seconds(self) -> str:
-        """Whose seconds the figures are of; empty if those of most tables."""
+        """The device of the figures' seconds; empty if it is the one in the page's title."""
         methods: dict[str, list[str]] = {}  # by device
         for cell in self.all_cells:
             if cell.device:
@@ -90,7 +90,7 @@ class PaperTable:
         if len(methods) == 1:
             return f"Seconds are of {next(iter(methods))}."
         parts = (f"{', '.join(dict.fromkeys(names))}: {device}" for device, names in methods.items())
-        return f"Seconds are of several devices; compare only methods of one. {'; '.join(parts)}."
+        return f"Methods were timed on several devices; compare only those of one. {'; '.join(parts)}."
 
     @property
     def legend(self) -> list[str]:
