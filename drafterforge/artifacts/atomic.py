@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from glob import escape
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import Any
 from drafterforge.artifacts.manifest import plain_json
 from drafterforge.errors import ArtifactError
 
-LOCK_PAUSES_S = (0.02, 0.05, 0.1)  # between tries: a question whether a lock is held takes it for a moment
 FILE_LIMIT = "a file exceeds the limit on file sizes (ulimit -f, or the file system's)"
 _DISK_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk is full", errno.EFBIG: FILE_LIMIT}
 _WORDS = {  # safetensors and arrow wrap the system's error in their own
@@ -112,16 +110,14 @@ def lock_folder(folder: Path) -> int | None:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
         return None
-    for pause_s in (*LOCK_PAUSES_S, 0.0):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except OSError as error:
-            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-                return descriptor  # without file locks, concurrent writers are not detected
-            time.sleep(pause_s)
-    os.close(descriptor)
-    return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            return descriptor  # without file locks, concurrent writers are not detected
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def is_locked(path: Path) -> bool:
