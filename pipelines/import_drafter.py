@@ -21,9 +21,9 @@ Config = ImportConfig
 def run(cfg: Config) -> Path:
     if not cfg.path:
         raise ConfigError("import needs a head: type path=FOLDER, or path=OWNER/NAME for one on the hub")
-    folder, revision = fetch_head(cfg.path, cfg.revision)
-    name = cfg.name or (Path(cfg.path).name or folder.resolve().name).lower()
+    name = cfg.name or (Path(cfg.path).name or Path(cfg.path).resolve().name).lower()
     require_drafter_name("name", name)
+    folder, revision = fetch_head(cfg.path, cfg.revision)
     target = read_target(cfg.target)
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
     head = read_head(folder, target, cfg.format, cfg.layer_ids, cfg.norm_before_residual)
