@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from glob import escape
 from pathlib import Path
@@ -19,6 +20,7 @@ from drafterforge.artifacts.manifest import plain_json
 from drafterforge.errors import ArtifactError
 
 FILE_LIMIT = "a file exceeds the limit on file sizes (ulimit -f, or the file system's)"
+ASKED_S = 0.1  # longer than `is_locked` holds a lock
 _DISK_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk is full", errno.EFBIG: FILE_LIMIT}
 _WORDS = {  # safetensors and arrow wrap the system's error in their own
     "No space left on device": "the disk is full",
@@ -104,20 +106,28 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def lock_folder(folder: Path) -> int | None:
-    """A file descriptor that holds the folder's lock; None if the folder is gone or locked by another process."""
+def lock_folder(folder: Path, wait_s: float = 0.0) -> int | None:
+    """A file descriptor that holds the folder's lock; None if the folder is gone or locked by another process.
+
+    wait_s: seconds for which a locked folder is tried again.
+    """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            return descriptor  # without file locks, concurrent writers are not detected
-        os.close(descriptor)
-        return None
-    return descriptor
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                return descriptor  # without file locks, concurrent writers are not detected
+            if time.monotonic() < end:
+                time.sleep(wait_s / 10)
+                continue
+            os.close(descriptor)
+            return None
+        return descriptor
 
 
 def is_locked(path: Path) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.atomic import lock_folder, report_write_errors, save_json_atomic
+from drafterforge.artifacts.atomic import ASKED_S, lock_folder, report_write_errors, save_json_atomic
 from drafterforge.artifacts.folder import delete_artifact
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.artifacts.locate import artifact_dir
@@ -107,7 +107,7 @@ def lock_learner(traffic: Path) -> int:
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    if (lock := lock_folder(path)) is None:
+    if (lock := lock_folder(path, ASKED_S)) is None:
         raise ConfigError(f"another process learns from {traffic}; end it, or the server that has started it")
     return lock
 

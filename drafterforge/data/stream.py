@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import (
+    ASKED_S,
     is_locked,
     lock_folder,
     report_write_errors,
@@ -205,7 +206,7 @@ class StreamWriter:
         self.folder, self.flush_s, self.retention = Path(folder).expanduser(), flush_s, retention
         with report_write_errors(self.folder):
             self.folder.mkdir(0o700, parents=True, exist_ok=True)  # others must not read what clients ask
-        self.lock, key = lock_folder(self.folder), "data.stream" if retention is None else "learn.folder"
+        self.lock, key = lock_folder(self.folder, ASKED_S), "data.stream" if retention is None else "learn.folder"
         if self.lock is None:
             raise ConfigError(f"another process writes to the stream {folder}; type {key}=OTHER")
         record = open_record(self.folder, limit_bytes, taps, labels, held_out, key)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from drafterforge.artifacts.atomic import ASKED_S, lock_folder
 from drafterforge.data import stream, stream_reader
 from drafterforge.data.answers import Answer, AnswerRows
 from drafterforge.data.served import ServedAnswer, encode_served, served_shards
@@ -222,6 +223,12 @@ def test_the_numbers_of_a_server_follow_those_before(tmp_path):
         writer.close(5)
     record = StreamRecord.read(tmp_path)
     assert (record.answers, record.below, record.more) == (6, 6, [])
+
+
+def test_a_writer_waits_for_a_lock_that_is_held_for_a_moment(tmp_path):
+    lock = lock_folder(tmp_path)  # as where `learn status` asks whether a server records
+    threading.Timer(ASKED_S / 2, os.close, [lock]).start()
+    writer_of(tmp_path).close(5)
 
 
 def test_mistakes_are_one_line(tmp_path):
