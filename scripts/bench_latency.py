@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.assembly.pools import open_pool
 from drafterforge.config.commands import CalibrateConfig
 from drafterforge.config.replay import GridConfig, LatencyConfig
@@ -65,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.manual_seed(0)
     if options.size == EMBEDDED:
         target = load_target(TargetConfig(dtype=options.dtype, device=str(device)))
-        drafter = open_pool("runs", target, [DRAFTER])[DRAFTER]
+        drafter = open_pool(SHIPPED, target, [DRAFTER])[DRAFTER]
         prompts = policy_prompts(cfg.domains, *counts.values(), target, cfg.seed)
     else:
         target = random_target(options.size, device, dtype, options.vocab)

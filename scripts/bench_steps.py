@@ -46,6 +46,7 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.assembly.pools import open_pool
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
@@ -174,7 +175,7 @@ def embedded_models(
     """The embedded target, its shipped EAGLE-3 drafters, the generalist first, and held-out prompts."""
     target = load_target(TargetConfig(dtype=options.dtype, device=str(device)))
     names = ["general", *POOL_DOMAINS][: 1 + options.experts]
-    drafters = open_pool("runs", target, names)
+    drafters = open_pool(SHIPPED, target, names)
     return target, list(drafters.values()), held_out_prompts(target, options.rounds, POOL_DOMAINS)
 
 

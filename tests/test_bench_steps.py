@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 from pathlib import Path
 
 import pytest
 import torch
+
+from drafterforge.artifacts.locate import SHIPPED
 
 pytestmark = pytest.mark.slow  # a whole program
 
@@ -54,6 +57,14 @@ def test_a_rate_that_cannot_be_is_refused_before_anything_is_built(bench, typed,
     with pytest.raises(SystemExit):
         bench.main(typed.split())
     assert message in capsys.readouterr().err
+
+
+def test_the_embedded_target_has_the_drafters_of_the_package(bench, monkeypatch):
+    monkeypatch.setattr(bench, "load_target", lambda config: "target")
+    monkeypatch.setattr(bench, "held_out_prompts", lambda *_: [])
+    monkeypatch.setattr(bench, "open_pool", lambda runs_dir, target, names: {name: runs_dir for name in names})
+    options = argparse.Namespace(dtype="auto", experts=1, rounds=1)
+    assert bench.embedded_models(options, torch.device("cpu"))[1] == [SHIPPED] * 2
 
 
 def test_the_floor_counts_what_one_pass_reads(bench):
