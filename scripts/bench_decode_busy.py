@@ -55,7 +55,8 @@ def answer_lines(folder: Path, dtype: str, count: int) -> None:
     prompts = held_out_prompts(target, len(POOL_DOMAINS), POOL_DOMAINS)
     for engine in engines.values():
         engine.generate([prompts[0]], 8)
-    print(json.dumps({"device": describe_device(target.device), "dtype": str(target.dtype)}), flush=True)
+    dtype = str(target.dtype).removeprefix("torch.")
+    print(json.dumps({"device": describe_device(target.device), "dtype": dtype}), flush=True)
     for line in sys.stdin:
         method, number = line.split()
         began, cpu_s = time.perf_counter(), time.process_time()

@@ -339,7 +339,10 @@ def picture(report: Report, bars: Mapping[str, str]) -> str:
 def keep(path: Path, name: str, index: Report, root: Path) -> None:
     """Copies a report, or an artifact's JSON files as one, to docs/reports; fails if the page cannot show it."""
     report = {}
-    for file in [path] if path.is_file() else [path / part for part in PARTS if (path / part).is_file()]:
+    files = [path] if path.is_file() else [path / part for part in PARTS if (path / part).is_file()]
+    if not files:
+        raise ResultsError(f"{path} is no file, and no folder with any of {', '.join(PARTS)}")
+    for file in files:
         content = json.loads(file.read_text())
         report |= {"rows": content} if isinstance(content, list) else content
     if name.partition("@")[0] not in index:

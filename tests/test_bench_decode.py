@@ -85,7 +85,7 @@ def test_the_decoding_process_answers_each_line(bench, busy, monkeypatch, capsys
     monkeypatch.setattr(sys, "stdin", io.StringIO("plain 0\ntree 0\nplain 1\n"))
     busy.answer_lines(Path("any"), "float32", 8)
     about, *answers = map(json.loads, capsys.readouterr().out.splitlines())
-    assert about == {"device": about["device"], "dtype": "torch.float32"}
+    assert about == {"device": about["device"], "dtype": "float32"}
     assert answers[0][0] == answers[1][0] != answers[2][0]
     assert all(seconds > 0 and cpu_s > 0 for _, seconds, cpu_s in answers)
 
