@@ -7,12 +7,12 @@
     python scripts/gpu_report.py --out FOLDER --publish      # copy results to docs/reports/NAME@DEVICE.json
 
 Every step is a process of at most 9 minutes.  It leaves FOLDER/STEP.json and FOLDER/STEP.log; FOLDER/results.tar.gz
-holds them all.  A second run skips steps that are done with the same code on the same device, so that an interrupted
-run continues; other results are measured again.  A failed step does not stop the run; the exit code is then 1.  Steps
-whose weights are not on this machine are skipped.  The package need not be installed.
+holds them all.  A second run skips steps that are done with the same code and torch on the same device, so that an
+interrupted run continues; other results are measured again.  A failed step does not stop the run; the exit code is then
+1.  Steps whose weights are not on this machine are skipped.  The package need not be installed.
 
 --publish measures nothing.  It writes the results to docs/reports, the latency profiles to configs/latency, and
-docs/results.md again.
+docs/results.md again.  It refuses results of other code than this, or of several versions of torch.
 
 This is a Python file with an extension, as `results.py` is, so that tests can import it.  It imports neither torch nor
 the package: the GPU is left to the steps.
@@ -72,7 +72,7 @@ class Run:
 
     def identity(self) -> dict[str, Any]:
         """What a result must share to be reused."""
-        return {"version": self.version, "device": self.device, "quick": self.quick}
+        return {"version": self.version, "device": self.device, "quick": self.quick, "torch": self.torch}
 
 
 def run_step(step: Step, run: Run, lacks: Callable[[], str]) -> Report:
@@ -84,7 +84,7 @@ def run_step(step: Step, run: Run, lacks: Callable[[], str]) -> Report:
     record = read_record(path)
     if record.get("state") == "done" and record | run.identity() == record:
         return record | {"reused": True}
-    record = {"step": step.name, **run.identity(), "torch": run.torch, "name": step.report}
+    record = {"step": step.name, **run.identity(), "name": step.report}
     left_s = run.deadline - time.monotonic()
     if step.embedded and (reason := lacks()):
         record |= {"state": "skipped", "reason": reason}
@@ -236,12 +236,16 @@ def pack(folder: Path) -> None:
 
 def publish(folder: Path, root: Path) -> int:
     """Copy the results that are done to docs/reports and configs/latency; the exit code of `results.py`."""
+    records = {path: read_record(path) for path in sorted(folder.glob("*.json"))}
+    for path in list(records):
+        if reason := publish_obstacle(records[path]):
+            print(f"{path.name} is left out: {reason}")
+            del records[path]
+    if problem := other_origin({path.name: record for path, record in records.items()}):
+        print(problem, file=sys.stderr)
+        return 2
     num_published = 0
-    for path in sorted(folder.glob("*.json")):
-        record = read_record(path)
-        if record.get("state") != "done" or record.get("quick") or not record.get("name"):
-            print(f"{path.name} is left out: {publish_obstacle(record)}")
-            continue
+    for path, record in records.items():
         device, report = device_name(record["device"]), record["report"]
         if profile := report.pop("profile", None):
             target = root / "configs" / "latency" / f"{device}-{profile['target']}.json"
@@ -259,10 +263,26 @@ def publish(folder: Path, root: Path) -> int:
 
 
 def publish_obstacle(record: Report) -> str:
-    """Why a record is not published."""
+    """Why a record is not published; empty if it is."""
     if record.get("quick"):
         return "made with --quick"
+    if record.get("state") == "done" and record.get("name"):
+        return ""
     return record.get("state") or "no record of a step"
+
+
+def other_origin(records: Mapping[str, Report]) -> str:
+    """Why records may not be published together, in one line; empty if they may.  records: by file name."""
+    code, first = code_version(), next(iter(records), "")
+    for name, record in records.items():
+        if record.get("version") != code:
+            return f"{name} was measured by code {record.get('version')}, this is code {code}; measure it again"
+        if record.get("torch") != records[first].get("torch"):
+            return (
+                f"{name} was measured with torch {record.get('torch')}, {first} with torch "
+                f"{records[first].get('torch')}; measure one of them again"
+            )
+    return ""
 
 
 def main(arguments: list[str] | None = None, steps: Sequence[Step] | None = None) -> int:

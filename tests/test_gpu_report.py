@@ -79,6 +79,9 @@ def test_a_step_that_is_done_is_not_run_again_with_the_same_code(step, run, gpu_
     monkeypatch.setattr(gpu_report, "code_version", lambda: "second")
     _, records = run(steps, "--step", "good")
     assert "good: python" in capsys.readouterr().out and records["good"]["version"] == "second"
+    monkeypatch.setattr(gpu_report, "describe", lambda environment: ("cpu, stub", "10.0"))
+    _, records = run(steps, "--step", "good")
+    assert "good: python" in capsys.readouterr().out and records["good"]["torch"] == "10.0"
 
 
 def test_a_step_that_takes_too_long_is_ended_with_its_children(step, run, gpu_report, monkeypatch, tmp_path):
@@ -188,7 +191,7 @@ def test_results_are_published_beside_those_of_the_cpu(gpu_report, root, tmp_pat
         "figures": {"answer_tokens_per_s": 54321.0},
         "rows": [{"method": "drafterforge", "ttt_steps": 7}],
     }
-    record = {"state": "done", "quick": False, "device": report["device"]}
+    record = {"state": "done", "quick": False, "device": report["device"], "version": "first", "torch": "9.9"}
     contents = {"latency-8b": record | {"name": "latency-8b", "report": latency}}
     contents |= {"train": record | {"name": "bench_train", "report": train}}
     contents |= {"decode": record | {"name": "bench_decode", "report": report, "quick": True}}
@@ -208,3 +211,19 @@ def test_results_are_published_beside_those_of_the_cpu(gpu_report, root, tmp_pat
     assert "| A cycle at 32B | not run | not run |" in table
     assert "| Latency profile at 8B: milliseconds of a token without a drafter | not run | 4.25 |" in table
     assert "No figure was measured on a GPU yet" not in page
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"version": "older"}, "train.json was measured by code older, this is code first"),
+        ({"torch": "9.8"}, "train.json was measured with torch 9.8, tests.json with torch 9.9"),
+    ],
+)
+def test_results_of_other_code_or_torch_are_not_published(gpu_report, root, tmp_path, capsys, other, message):
+    record = {"state": "done", "quick": False, "version": "first", "torch": "9.9", "device": "cpu", "report": REPORT}
+    for name, changes in (("tests", {}), ("train", other)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(record | {"name": name} | changes))
+    assert gpu_report.main(["--publish", "--out", str(tmp_path), "--root", str(root)]) == 2
+    assert capsys.readouterr().err.startswith(message)
+    assert not list((root / "docs" / "reports").glob("*@*.json"))
