@@ -15,7 +15,7 @@ interrupted run continues; other results are measured again.  A failed step does
 docs/results.md again.  It refuses results of other code than this, or of several versions of torch.
 
 This is a Python file with an extension, as `results.py` is, so that tests can import it.  It imports neither torch nor
-the package: the GPU is left to the steps.
+the package, but to publish: the GPU is left to the steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
-import results
 from gpu_report_steps import ROOT, Report, Step, all_steps
 
 LONGEST_S = 540  # limit of a step
@@ -244,6 +243,9 @@ def publish(folder: Path, root: Path) -> int:
     if problem := other_origin({path.name: record for path, record in records.items()}):
         print(problem, file=sys.stderr)
         return 2
+    sys.path.append(str(ROOT))  # of the package, which need not be installed
+    import results
+
     num_published = 0
     for path, record in records.items():
         device, report = device_name(record["device"]), record["report"]

@@ -27,6 +27,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from drafterforge.reporting.reader import name_with, overall_rows
+
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,7 +63,7 @@ class Template(Formatter):
     """Fills templates with numbers of one report."""
 
     def __init__(self, name: str, report: Report) -> None:
-        self.name, self.report = name, {**report, "rows": overall(report)}
+        self.name, self.report = name, {**report, "rows": overall_rows(report)}
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
         """The value at a path, or the ratio of two."""
@@ -96,18 +98,6 @@ def matches(row: Report, condition: str) -> bool:
     return all(fnmatchcase(str(row.get(key)), pattern) for key, pattern in pairs)
 
 
-def overall(report: Report) -> list[Report]:
-    """Rows over all domains, and rows of one domain if there is none over all."""
-    rows = report.get("rows", [])
-    totals = {key_of(row) for row in rows if row.get("domain") == "all"}
-    return [row for row in rows if row.get("domain") == "all" or key_of(row) not in totals]
-
-
-def key_of(row: Report) -> tuple[str, ...]:
-    """The identity of a row's measurement, without the domain."""
-    return tuple(str(row.get(key)) for key in ("method", "source", "axis", "at"))
-
-
 def table(headings: list[str], rows: list[list[str]]) -> str:
     """A Markdown table; the first column is text."""
     lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
@@ -121,7 +111,7 @@ def is_plain(row: Report) -> bool:
 
 def timed(report: Report) -> Iterator[str]:
     """The table of timed methods."""
-    rows = [row for row in overall(report) if row["source"] == "live" and not row.get("axis")]
+    rows = [row for row in overall_rows(report) if row["source"] == "live" and not row.get("axis")]
     yield f"Timed on {rows[0]['num_prompts']} prompts ({rows[0]['num_tokens']:,} tokens):"
     cells = []
     for row in rows:
@@ -134,9 +124,18 @@ def timed(report: Report) -> Iterator[str]:
 
 def scaled(report: Report) -> Iterator[str]:
     """The table of methods along axes such as batch size."""
-    rows = [row for row in overall(report) if row.get("axis") and not is_plain(row)]
+    rows = [row for row in overall_rows(report) if row.get("axis") and not is_plain(row)]
     yield "Speed-up and MAT along an axis; other settings stay the same:"
-    cells = [[r["axis"], f"{r['at']:g}", r["method"], f"{r['speedup']:.2f}x", f"{r['mat']:.2f}"] for r in rows]
+    cells = [
+        [
+            row["axis"],
+            f"{row['at']:g}",
+            name_with(row, without=row["axis"]),
+            f"{row['speedup']:.2f}x",
+            f"{row['mat']:.2f}",
+        ]
+        for row in rows
+    ]
     yield table(["axis", "value", "method", "speed-up", "MAT"], cells)
 
 
@@ -152,7 +151,7 @@ def domains(report: Report) -> Iterator[str]:
 
 def selectors(report: Report) -> Iterator[str]:
     """The table of replayed selectors, best first."""
-    rows = sorted((row for row in overall(report) if row["source"] != "live"), key=lambda row: -row["mat"])
+    rows = sorted((row for row in overall_rows(report) if row["source"] != "live"), key=lambda row: -row["mat"])
     yield f"Selectors, replayed exactly on {rows[0]['num_prompts']} answers; regret is in cycles a request:"
     if len(rows) > MOST_ROWS:
         yield f"The best {MOST_ROWS} of {len(rows)} methods:"
@@ -317,7 +316,7 @@ def page(index: Report, gpu: Report, reports: Mapping[str, Report], root: Path) 
 
 def picture(report: Report, bars: Mapping[str, str]) -> str:
     """docs/figures/speed.svg: tokens per second of some methods, readable on light and dark pages."""
-    rows = {row["method"]: row for row in overall(report) if row["source"] == "live"}
+    rows = {row["method"]: row for row in overall_rows(report) if row["source"] == "live"}
     fastest, lines = max(rows[method]["tokens_per_s"] for method in bars), []
     for index, (method, label) in enumerate(bars.items()):
         row, y = rows[method], 44 + 34 * index

@@ -173,6 +173,14 @@ def test_the_steps_import_the_package_of_this_checkout_without_an_installation(g
     assert environment["CUDA_VISIBLE_DEVICES"] == "" and not package.exists()
 
 
+def test_the_script_imports_neither_torch_nor_the_package():
+    code = "import sys, gpu_report; print([name for name in ('torch', 'drafterforge') if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
 @pytest.fixture
 def root(tmp_path):
     """A copy of what --publish writes to, without measurements of other machines."""
@@ -214,16 +222,16 @@ def test_results_are_published_beside_those_of_the_cpu(gpu_report, root, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
+    ("changes", "message"),
     [
         ({"version": "older"}, "train.json was measured by code older, this is code first"),
         ({"torch": "9.8"}, "train.json was measured with torch 9.8, tests.json with torch 9.9"),
     ],
 )
-def test_results_of_other_code_or_torch_are_not_published(gpu_report, root, tmp_path, capsys, other, message):
+def test_results_of_other_code_or_torch_are_not_published(gpu_report, root, tmp_path, capsys, changes, message):
     record = {"state": "done", "quick": False, "version": "first", "torch": "9.9", "device": "cpu", "report": REPORT}
-    for name, changes in (("tests", {}), ("train", other)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(record | {"name": name} | changes))
+    for name, content in (("tests", record), ("train", record | changes)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content | {"name": name}))
     assert gpu_report.main(["--publish", "--out", str(tmp_path), "--root", str(root)]) == 2
     assert capsys.readouterr().err.startswith(message)
     assert not list((root / "docs" / "reports").glob("*@*.json"))

@@ -178,6 +178,16 @@ def test_learning_is_shown_against_the_server_without_it(results):
     assert "| last 100 requests | 2.50 | 1.00x; 2.50 | 2.00x; 5.00 |" in text
 
 
+def test_rows_along_an_axis_name_what_else_varies(results):
+    module = importlib.import_module("results")
+    row = {"method": "auto", "source": "live", "axis": "batch size", "at": 8, "speedup": 2.0, "mat": 3.0}
+    rows = [row | {"domain": "all", "temperature": 0.0}, row | {"domain": "mixed", "temperature": 0.7, "speedup": 1.5}]
+    assert list(module.scaled({"rows": rows}))[1].splitlines()[2:] == [
+        "| batch size | 8 | auto | 2.00x | 3.00 |",
+        "| batch size | 8 | auto (temperature 0.7) | 1.50x | 3.00 |",
+    ]
+
+
 def test_experts_are_shown_by_domain(results):
     module = importlib.import_module("results")
     rows = [

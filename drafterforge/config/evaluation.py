@@ -11,6 +11,7 @@ from drafterforge.config.fields import setting
 VLLM = "vllm"  # the suite whose methods are servers
 SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling", "auto", VLLM)
 READERS = {"questions": ("papers", "auto", VLLM), "benchmarks": ("papers", "auto", VLLM), "server_args": (VLLM,)}
+ALL = "all"  # domain of rows over several domains
 AUTOREGRESSIVE, GENERALIST, EXPERT = "autoregressive", "generalist", "expert"
 DATASTORE = "datastore"  # the datastore of the pool, or retrieval in the text if it has none
 GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"  # methods of other programs

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from drafterforge.config.evaluation import ALL
 from drafterforge.config.names import AUTO
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.methods import AUTOREGRESSIVE
 from drafterforge.evaluation.regret import answers_by_method, fixed_methods, regret_in_seconds
-from drafterforge.evaluation.rows import ALL, sections, timed_pairs, tokens_per_s
+from drafterforge.evaluation.rows import sections, timed_pairs, tokens_per_s
 from drafterforge.evaluation.statistics import bootstrap_ratio, totals_ratio
 from drafterforge.runtime.rows import Generation
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import wilcoxon
 
+from drafterforge.config.evaluation import ALL
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, INVARIANT, Method
 from drafterforge.evaluation.statistics import bootstrap_macro_ratio, bootstrap_ratio, holm, macro_ratio
 from drafterforge.runtime.rows import Generation
 
-ALL = "all"  # domain of rows over several domains
 ALL_REQUESTS, OLD_PROMPTS = "all requests", "other domains afterwards"  # of a replay of traffic; other parts overlap
 STEPS = ("prefill", "draft", "verify", "select", "schedule", "host", "total")
 MEGABYTE = 1e6

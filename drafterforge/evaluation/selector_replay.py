@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from drafterforge.config.commands import EvaluateConfig
+from drafterforge.config.evaluation import ALL
 from drafterforge.config.progress import bar
 from drafterforge.evaluation.measurements import Measurement, RequestInfo
 from drafterforge.evaluation.method_factory import STATIC, MethodFactory
 from drafterforge.evaluation.requests import Request
-from drafterforge.evaluation.rows import ALL
 from drafterforge.evaluation.suites import STREAMS, Suite
 from drafterforge.replay.answer_recorder import AnswerRecorder
 from drafterforge.replay.curves import (

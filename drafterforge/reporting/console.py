@@ -9,9 +9,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from drafterforge.config.evaluation import ALL
 from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.methods import INVARIANT
-from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
 from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.reader import is_baseline, name_with, overall_rows

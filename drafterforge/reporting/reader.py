@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.json_input import read_json
+from drafterforge.config.evaluation import ALL
 from drafterforge.errors import ArtifactError
-from drafterforge.evaluation.rows import ALL
 
 CURVES = {
     "mat_by_domain": "{domain: {drafter: MAT}}, each drafter alone",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from statistics import stdev
 
-from drafterforge.evaluation.rows import ALL
+from drafterforge.config.evaluation import ALL
 from drafterforge.reporting.papers.evidence import Evidence
 from drafterforge.reporting.papers.form import BEST_ALONE, FIGURES, GENERALIST_ALONE, UNTIMED, Form, Line
 from drafterforge.reporting.papers.points import Point

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from drafterforge.config.evaluation import ALL
 from drafterforge.config.names import parse_tree
 from drafterforge.data.questions import SPEC_BENCH
-from drafterforge.evaluation.rows import ALL
 from drafterforge.reporting.papers.policy_steps import EAGLE_TREES
 from drafterforge.reporting.reader import count, curves_of, is_live, mapping, number, rows_of, text
 

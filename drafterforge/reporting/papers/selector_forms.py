@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from drafterforge.config.data import POOL_DOMAINS
-from drafterforge.evaluation.rows import ALL
+from drafterforge.config.evaluation import ALL
 from drafterforge.reporting.papers.evidence import MANY_DRAFTERS, SMALL_LMS
 from drafterforge.reporting.papers.form import ALONE, BEST_ALONE, GENERALIST_ALONE, Form, Line, columns_of
 from drafterforge.reporting.papers.rows import EXPERT, NONE
