@@ -53,9 +53,11 @@ from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.evaluation.other_engines import (
     FLASHSPEC_TOKENS,
+    LOOKUP_TOKENS,
     FlashSpec,
     OpenVINO,
     OtherEngine,
+    Transformers,
     open_model,
     open_pipeline,
     require_openvino,
@@ -73,9 +75,8 @@ from bench_decode_busy import measure_busy, show_busy
 from bench_decode_steps import time_forward_passes, time_verification
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM
 
-AUTOREGRESSIVE, HF, HF_LOOKUP = "autoregressive", "HF generate", "HF prompt lookup (10)"
+AUTOREGRESSIVE, HF, HF_LOOKUP = "autoregressive", "HF generate", f"HF prompt lookup ({LOOKUP_TOKENS})"
 FLASHSPEC = f"FlashSpec, prompt lookup ({FLASHSPEC_TOKENS})"
 RETRIEVAL, HYBRID = "retrieval", "eagle3+retrieval"
 STEPS = ("draft", "verify", "host")
@@ -115,22 +116,6 @@ def decode_by_engine(engine: Engine) -> Decode:
         began = time.perf_counter()
         answer = engine.generate([prompt], count)[0]
         return Result(answer.tokens, time.perf_counter() - began, answer)
-
-    return decode
-
-
-def decode_by_transformers(target: Target, **options: Any) -> Decode:
-    """Decode with HF `generate`, with the same weights, dtype and end tokens."""
-    model = AutoModelForCausalLM.from_pretrained(target.folder, dtype=target.dtype).to(target.device).eval()
-
-    def decode(prompt: list[int], count: int) -> Result:
-        ids = torch.tensor([prompt], device=target.device)
-        began = time.perf_counter()
-        out = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, pad_token_id=0, **options
-        )
-        tokens = out[0, len(prompt) :].tolist()
-        return Result(tokens, time.perf_counter() - began)
 
     return decode
 
@@ -352,10 +337,12 @@ def other_methods(args: argparse.Namespace, target: Target) -> list[Method]:
     """Other programs that were asked for and are installed."""
     methods = []
     if args.peers:
-        methods.append(Method(HF, decode_by_transformers(target)))
-        methods.append(Method(HF_LOOKUP, decode_by_transformers(target, prompt_lookup_num_tokens=10)))
-    if args.peers and find_spec("flashspec"):
-        methods.append(Method(FLASHSPEC, decode_by_other(FlashSpec(open_model(target), target))))
+        model = open_model(target)
+        lookup = Transformers(model, target, prompt_lookup_num_tokens=LOOKUP_TOKENS)
+        methods.append(Method(HF, decode_by_other(Transformers(model, target))))
+        methods.append(Method(HF_LOOKUP, decode_by_other(lookup)))
+        if find_spec("flashspec"):
+            methods.append(Method(FLASHSPEC, decode_by_other(FlashSpec(model, target))))
     if args.openvino:
         pipeline = open_pipeline(require_openvino(args.openvino), target)
         methods.append(Method("OpenVINO GenAI", decode_by_other(OpenVINO(pipeline, target))))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.evaluation import other_engines
 from drafterforge.targets import load
 from tests.models import tiny_drafter
 from tests.tiny import save_tiny_target
@@ -57,6 +60,24 @@ def test_report_has_the_keys_other_tools_read(bench, monkeypatch, tmp_path):
     assert figures["cycle_over_forwards"] > 0 and figures["verify16_over_one"] > 0
     methods = [row["method"].split()[0] for row in report["rows"]]
     assert methods[:5] == ["autoregressive", "chain", "tree", "eagle3+retrieval", "retrieval"]
+
+
+def test_transformers_loads_the_weights_once_and_stops_at_the_end_tokens(bench, monkeypatch):
+    target, models = bench.load_target(TargetConfig(dtype="float32")), []
+
+    def open_model(target):
+        models.append(other_engines.open_model(target))
+        return models[-1]
+
+    def answers(target):
+        methods = bench.other_methods(argparse.Namespace(peers=True, openvino=""), target)
+        return [method.decode([1, 2, 3], 8).tokens for method in methods]
+
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    monkeypatch.setattr(bench, "open_model", open_model)
+    plain, lookup = answers(target)
+    assert len(models) == 1 and len(plain) == 8 and plain == lookup
+    assert answers(replace(target, eos_ids=frozenset(plain[:1]))) == [plain[:1]] * 2
 
 
 @pytest.fixture
