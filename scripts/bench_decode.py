@@ -38,12 +38,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.assembly.runs import open_for_decoding
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.target import TargetConfig
@@ -73,6 +71,7 @@ from drafterforge.tree.grow import TreeShape
 import torch
 from bench_decode_busy import measure_busy, show_busy
 from bench_decode_steps import time_forward_passes, time_verification
+from bench_record import save_record
 from rich.console import Console
 from rich.table import Table
 
@@ -289,7 +288,9 @@ def main() -> None:
     if args.busy:
         report = measure_busy(folder, args.dtype, args.prompts, args.max_new_tokens, args.setting)
         show_busy(console, report)
-        save(args.json, report)
+        if args.json:
+            save_record(args.json, "decode-busy", *(report[key] for key in ("device", "dtype", "figures", "rows")))
+            console.print(f"wrote {args.json}")
         return
     target = load_target(TargetConfig(dtype=args.dtype))
     dtype, device = str(target.dtype).removeprefix("torch."), describe_device(target.device)
@@ -328,9 +329,11 @@ def main() -> None:
     for name, value in figures.items():
         table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
     console.print(table)
-    config = {key: getattr(args, key) for key in ("prompts", "max_new_tokens", "invariant_prompts")}
-    report = {"bench": "decode", "config": config, "device": device, "dtype": dtype, "figures": figures}
-    save(args.json, report | {"rows": rows, "steps": steps, "verify_ms": verify_ms})
+    if args.json:
+        config = {key: getattr(args, key) for key in ("prompts", "max_new_tokens", "invariant_prompts")}
+        more = {"config": config, "steps": steps, "verify_ms": verify_ms}
+        save_record(args.json, "decode", target.device, dtype, figures, rows, more)
+        console.print(f"wrote {args.json}")
 
 
 def other_methods(args: argparse.Namespace, target: Target) -> list[Method]:
@@ -358,13 +361,6 @@ def peer_ratios(methods: Sequence[Method]) -> dict[str, float]:
         "best_over_hf_generate": speed_ratio(best, by_name[HF])[0],
         "retrieval_over_prompt_lookup": speed_ratio(by_name[RETRIEVAL], by_name[HF_LOOKUP])[0],
     }
-
-
-def save(path: Path | None, report: dict[str, Any]) -> None:
-    """Write the report, if asked to."""
-    if path:
-        save_json_atomic(path, {"created": datetime.now(UTC).isoformat(timespec="seconds"), **report})
-        console.print(f"wrote {path}")
 
 
 if __name__ == "__main__":

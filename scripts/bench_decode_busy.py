@@ -168,7 +168,7 @@ def measure_busy(
     figures = {f"{row['method']}_{name}": row[name] for row in ours for name in COLUMNS[:3]}
     figures |= {"busy_processes": cores, "mismatches": mismatches}
     figures |= {"other_cores_idle": statistics.median(other_cores)} if other_cores else {}
-    return {"bench": "decode-busy", **about[0], "figures": figures, "rows": rows}
+    return {**about[0], "figures": figures, "rows": rows}
 
 
 def show_busy(console: Console, report: dict[str, Any]) -> None:

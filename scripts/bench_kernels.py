@@ -7,11 +7,13 @@ each layer from memory.  Layers are timed one by one; a pass is their sum.  The 
 bfloat16 and others as float32; arithmetic is float32 everywhere.  Implementations take turns; figures are medians over
 rounds.
 
-Figures, of one pass with a number of rows by one implementation (`way`):
+Rows of the layer `all` are a pass with a number of rows by one implementation (`way`):
     ms                  milliseconds
     gflops              billions of operations a second
     over_fewest_rows    time over that of the fewest rows
     speedup_over_torch  time of torch over that of this implementation
+Figures, of a pass with N rows:
+    bfloat16_over_torch_N, float32_over_torch_N  speed of the kernels over torch's, by the dtype of the weights
 """
 
 from __future__ import annotations
@@ -21,16 +23,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.kernels import native
 from drafterforge.targets.device import describe_device
 
 import torch
 import torch.nn.functional as F
+from bench_record import save_record
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -69,11 +70,10 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     with torch.inference_mode():
         rows = measure(row_counts, options.rounds, options.working_set)
-    device = describe_device(torch.device("cpu"))
-    show(rows, f"one pass of the target's {sum(LAYERS.values())} linear layers, on {device}")
+    passes, device = sum_passes(rows), torch.device("cpu")
+    show(passes, f"one pass of the target's {sum(LAYERS.values())} linear layers, on {describe_device(device)}")
     if options.json:
-        report = {"bench": "kernels", "created": datetime.now(UTC).isoformat(timespec="seconds"), "device": device}
-        save_json_atomic(options.json, report | {"dtype": "float32", "figures": sum_passes(rows), "rows": rows})
+        save_record(options.json, "kernels", device, "float32", figures_of(passes), [*rows, *passes])
     return 0
 
 
@@ -124,21 +124,32 @@ def sum_passes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         times[key] = times.get(key, 0.0) + LAYERS[row["layer"]] * row["ms"]
     fewest = min(count for count, _ in times)
     return [
-        {"rows": count, "way": way, "ms": times[count, way], "gflops": 2e-6 * count * num_weights / times[count, way]}
+        {"layer": "all", "rows": count, "way": way, "ms": times[count, way]}
+        | {"gflops": 2e-6 * count * num_weights / times[count, way]}
         | {"over_fewest_rows": times[count, way] / times[fewest, way]}
         | {"speedup_over_torch": times[count, "torch"] / times[count, way]}
         for count, way in sorted(times, key=lambda key: (key[0], WAYS.index(key[1])))
     ]
 
 
-def show(rows: list[dict[str, Any]], title: str) -> None:
+def figures_of(passes: list[dict[str, Any]]) -> dict[str, float]:
+    """Speeds of the kernels over torch, by the dtype of the weights and the number of rows."""
+    return {
+        f"{dtype}_over_torch_{row['rows']}": row["speedup_over_torch"]
+        for row in passes
+        for way, dtype in zip(WAYS, ("bfloat16", "float32"), strict=False)
+        if row["way"] == way
+    }
+
+
+def show(passes: list[dict[str, Any]], title: str) -> None:
     """Print the time of a pass."""
     table = Table(title=title)
     for heading in ("rows", "way", "ms", "GFLOP/s", "over torch", "over fewest rows"):
         table.add_column(heading, justify="left" if heading == "way" else "right")
-    for figure in sum_passes(rows):
-        cells = [f"{figure['ms']:.1f}", f"{figure['gflops']:.0f}", f"{figure['speedup_over_torch']:.2f}x"]
-        table.add_row(str(figure["rows"]), figure["way"], *cells, f"{figure['over_fewest_rows']:.2f}x")
+    for row in passes:
+        cells = [f"{row['ms']:.1f}", f"{row['gflops']:.0f}", f"{row['speedup_over_torch']:.2f}x"]
+        table.add_row(str(row["rows"]), row["way"], *cells, f"{row['over_fewest_rows']:.2f}x")
     console.print(table)
 
 

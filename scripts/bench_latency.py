@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from drafterforge.artifacts.atomic import save_json_atomic
@@ -33,11 +32,12 @@ from drafterforge.reporting.console import print_profile
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.runtime.verify_costs import measure
 from drafterforge.schedulers.latency import LatencyProfile
-from drafterforge.targets.device import DTYPES, choose_device, choose_dtype, describe_device
+from drafterforge.targets.device import DTYPES, choose_device, choose_dtype
 from drafterforge.targets.load import load_target
 
 import numpy as np
 import torch
+from bench_record import save_record
 from random_models import SIZES, draft_vocabulary, random_pool, random_prompt, random_target, rate_for
 
 EMBEDDED, DRAFTER = "embedded", "general"
@@ -89,17 +89,9 @@ def main(argv: list[str] | None = None) -> None:
             "level_ms": 1e3 * widest_level_s(profile),
             "error_total": profile.errors["total"],
         }
-        report = {
-            "bench": "latency",
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "device": describe_device(device),
-            "dtype": profile.dtype,
-            "size": options.size,
-            "figures": figures,
-            "rows": [{"nodes": count, "pass_s": value} for count, value in seconds.items()],
-            "profile": profile.as_json(),
-        }
-        save_json_atomic(options.json, report)
+        rows = [{"nodes": count, "pass_s": value} for count, value in seconds.items()]
+        more = {"size": options.size, "profile": profile.as_json()}
+        save_record(options.json, "latency", device, profile.dtype, figures, rows, more)
 
 
 def widest_level_s(profile: LatencyProfile) -> float:

@@ -23,10 +23,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.assembly.pools import open_pool
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.drafter import LORA_TARGETS
@@ -49,6 +47,7 @@ from drafterforge.targets.load import Target, load_target
 
 import numpy as np
 import torch
+from bench_record import save_record
 from random_models import SIZES, draft_vocabulary, random_prompt, random_target
 from rich.console import Console
 from rich.table import Table
@@ -89,19 +88,11 @@ def main() -> None:
         "normalhedge32_ms": normalhedge_ms(32, 200 if options.quick else 5000),
         **selection,
     }
-    console.print(f"{target.name}, {str(target.dtype).removeprefix('torch.')} on {describe_device(target.device)}")
+    dtype = str(target.dtype).removeprefix("torch.")
+    console.print(f"{target.name}, {dtype} on {describe_device(target.device)}")
     show(rows, figures)
     if options.json:
-        report = {
-            "bench": "pool",
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "device": describe_device(target.device),
-            "dtype": str(target.dtype).removeprefix("torch."),
-            "target": target.name,
-            "figures": figures,
-            "rows": rows,
-        }
-        save_json_atomic(options.json, report)
+        save_record(options.json, "pool", target.device, dtype, figures, rows, {"target": target.name})
 
 
 def open_target(size: str | None, dtype: str, vocab: int) -> Target:

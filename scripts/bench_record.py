@@ -16,18 +16,22 @@ import torch
 def save_record(
     path: Path,
     bench: str,
-    device: torch.device,
+    device: torch.device | str,
     dtype: str,
     figures: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]] = (),
+    more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write `{bench, created, device, dtype, figures, rows}`, as `scripts/results.py` reads it."""
+    """Write `{bench, created, device, dtype, figures, rows}`, as `scripts/results.py` reads it.
+
+    device: or its description.  more: further keys.
+    """
     record = {
         "bench": bench,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": describe_device(device),
+        "device": device if isinstance(device, str) else describe_device(device),
         "dtype": dtype,
         "figures": dict(figures),
         "rows": list(rows),
     }
-    save_json_atomic(path, record)
+    save_json_atomic(path, record | dict(more or {}))

@@ -19,10 +19,8 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.assembly.pools import open_pool
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import load_config
@@ -38,11 +36,11 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.schedulers.actions import ActionGrid
 from drafterforge.schedulers.base import PlannedScheduler
-from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 from drafterforge.training.policies import PolicyInputs, train_shapes
 
 import numpy as np
+from bench_record import save_record
 from rich.console import Console
 from rich.table import Table
 
@@ -90,15 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
     rows.append({"part": "live cycles", **live})
     show(rows, figures)
     if options.json:
-        report = {
-            "bench": "replay",
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "device": describe_device(target.device),
-            "dtype": str(target.dtype).removeprefix("torch."),
-            "figures": figures,
-            "rows": rows,
-        }
-        save_json_atomic(options.json, report)
+        dtype = str(target.dtype).removeprefix("torch.")
+        save_record(options.json, "replay", target.device, dtype, figures, rows)
 
 
 def time_stepping(table: OutcomeTable, observations: np.ndarray, parts: list[str], quick: bool) -> dict:

@@ -41,11 +41,9 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import SHIPPED
 from drafterforge.assembly.pools import open_pool
 from drafterforge.config.data import POOL_DOMAINS
@@ -61,6 +59,7 @@ from drafterforge.targets.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
 import torch
+from bench_record import save_record
 from random_models import (
     SIZES,
     continuation,
@@ -144,19 +143,13 @@ def main(argv: list[str] | None = None) -> None:
     title = f"{options.size}, {weights}, {precision}, on {describe_device(device)}; "
     show(rows, figures, title + f"copies at {bytes_per_s / 1e9:.0f} GB/s")
     if options.json:
-        report = {
-            "bench": "steps",
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "device": describe_device(device),
-            "dtype": precision,
+        more = {
             "size": options.size,
             "context": len(prompts[0]),
             "accept_rate": None if options.size == EMBEDDED else rate,
             "copy_bytes_per_s": bytes_per_s,
-            "figures": figures,
-            "rows": rows,
         }
-        save_json_atomic(options.json, report)
+        save_record(options.json, "steps", device, precision, figures, rows, more)
 
 
 def random_models(

@@ -15,12 +15,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.assembly.build import auto_engine
 from drafterforge.assembly.pools import open_pool
 from drafterforge.assembly.runs import RunsFolder, open_for_decoding
@@ -37,10 +35,10 @@ from drafterforge.runtime.numerics import choose_numerics
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import Sampling
 from drafterforge.runtime.shapes import default_shape
-from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target, load_target
 
 import torch
+from bench_record import save_record
 from rich.console import Console
 from rich.table import Table
 
@@ -132,20 +130,9 @@ def main(arguments: list[str] | None = None) -> int:
     show(rows, f"{target.name} in {args.dtype}, numerics={numerics}")
     mismatches = sum(row["mismatches"] for row in rows)
     if args.json:
-        report = {
-            "bench": "lossless",
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "device": describe_device(target.device),
-            "dtype": str(target.dtype).removeprefix("torch."),
-            "numerics": numerics,
-            "figures": {
-                "num_prompts": len(prompts),
-                "num_tokens": rows[0]["num_tokens"],
-                "mismatches": mismatches,
-            },
-            "rows": rows,
-        }
-        save_json_atomic(args.json, report)
+        figures = {"num_prompts": len(prompts), "num_tokens": rows[0]["num_tokens"], "mismatches": mismatches}
+        dtype = str(target.dtype).removeprefix("torch.")
+        save_record(args.json, "lossless", target.device, dtype, figures, rows, {"numerics": numerics})
     return int(mismatches > 0)
 
 

@@ -24,22 +24,24 @@ def test_a_pass_is_the_sum_of_its_layers(bench, tmp_path):
     path = tmp_path / "kernels.json"
     assert bench.main(f"--rows 5,2,5 --rounds 2 --working-set 40000 --json {path}".split()) == 0
     report = json.loads(path.read_text())
-    assert len(report["rows"]) == 2 * 2 * len(bench.WAYS) and len(report["figures"]) == 2 * len(bench.WAYS)
-    for figure in report["figures"]:
-        of = {row["layer"]: row for row in report["rows"] if all(row[key] == figure[key] for key in ("rows", "way"))}
-        assert figure["ms"] == pytest.approx(30 * of["qkv"]["ms"] + of["head"]["ms"])
-        work = 2 * figure["rows"] * 48 * (30 * 70 + 200)
-        assert figure["gflops"] == pytest.approx(work / figure["ms"] / 1e6)
-        assert (figure["speedup_over_torch"] == 1) is (figure["way"] == "torch")
-        fewest = next(
-            baseline["ms"]
-            for baseline in report["figures"]
-            if (baseline["rows"], baseline["way"]) == (2, figure["way"])
-        )
-        assert figure["over_fewest_rows"] == pytest.approx(figure["ms"] / fewest)
+    passes = [row for row in report["rows"] if row["layer"] == "all"]
+    layers = [row for row in report["rows"] if row["layer"] != "all"]
+    assert len(layers) == 2 * 2 * len(bench.WAYS) and len(passes) == 2 * len(bench.WAYS)
+    for total in passes:
+        of = {row["layer"]: row for row in layers if all(row[key] == total[key] for key in ("rows", "way"))}
+        assert total["ms"] == pytest.approx(30 * of["qkv"]["ms"] + of["head"]["ms"])
+        work = 2 * total["rows"] * 48 * (30 * 70 + 200)
+        assert total["gflops"] == pytest.approx(work / total["ms"] / 1e6)
+        assert (total["speedup_over_torch"] == 1) is (total["way"] == "torch")
+        fewest = next(row["ms"] for row in passes if (row["rows"], row["way"]) == (2, total["way"]))
+        assert total["over_fewest_rows"] == pytest.approx(total["ms"] / fewest)
         for row in of.values():
             gflops = 2 * row["rows"] * 48 * bench.SHAPES[row["layer"]][0] / row["ms"] / 1e6
             assert row["gflops"] == pytest.approx(gflops)
+    speeds = {(row["way"], row["rows"]): row["speedup_over_torch"] for row in passes}
+    ways = {"bfloat16": "kernels, bfloat16 weights", "float32": "kernels, float32 weights"}
+    expected = {f"{dtype}_over_torch_{count}": speeds[way, count] for dtype, way in ways.items() for count in (2, 5)}
+    assert report["figures"] == expected
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ PROMPTS = [[1, 2, 3, 1, 2, 3], [7, 8, 7, 8, 7]]
 
 @pytest.fixture
 def check_lossless(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("check_lossless", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
