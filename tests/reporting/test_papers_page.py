@@ -45,6 +45,12 @@ def test_a_report_of_a_policy_is_old_if_the_code_that_trained_it_changed():
         assert is_current(measured, code, {}) and not is_current(measured, code | {"policy training": "2"}, {})
 
 
+def test_a_report_of_a_router_is_old_if_the_code_of_routers_changed():
+    code = dict.fromkeys(("drafters", "replay", "tree", "router"), "1")
+    measured = full_report(rows=[{"prompts": "as written", "accuracy": 0.9}]) | {"code": code, "curves": {}}
+    assert is_current(measured, code, {}) and not is_current(measured, code | {"router": "2"}, {})
+
+
 def test_a_report_that_does_not_say_its_code_is_old():
     evidence, forms = paper_tables([report(replay_row("general alone", "static", 2.0, domain="qa"))])
     code = {"drafters": "1", "replay": "1", "tree": "1"}

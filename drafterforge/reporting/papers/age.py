@@ -12,7 +12,7 @@ from drafterforge.reporting.papers.tables import PaperTable
 from drafterforge.reporting.reader import is_live, mapping, records, text
 
 DRAFTERS = "drafters"
-STATIC, POLICY = "static", "policy"  # a selector, and any schedule that was trained
+STATIC, POLICY, ROUTER = "static", "policy", "router"  # selectors, and any schedule that was trained
 
 
 def old_rows(
@@ -44,7 +44,11 @@ def old_rows(
 def is_current(report: Mapping[str, Any], code: Mapping[str, str], drafters: Mapping[str, str]) -> bool:
     """Whether all rows of a report, and the policy that it is of, were made by this code, with these drafters."""
     evidence_of = [
-        parts_behind(live=is_live(row), selector=text(row.get("selector")), schedule=text(row.get("scheduler")))
+        parts_behind(
+            live=is_live(row),
+            selector=ROUTER if "accuracy" in row else text(row.get("selector")),  # rows of a router itself name none
+            schedule=text(row.get("scheduler")),
+        )
         for row in records(report.get("rows"))
     ]
     if not evidence_of or "replayed" in mapping(report.get("curves")):  # of a policy, whose rows are a part of it
