@@ -7,7 +7,8 @@
 
 A step whose reports are in docs/reports/papers, measured by today's code, is left out; `--again` measures it again, and
 trains its policies again.  An interrupted step resumes: commands whose reports are in the runs folder, by today's code,
-are left out.  At the end: `python scripts/papers_tables.py`.
+are left out.  Policies, traces and latency profiles that other code has made are deleted; records beside them say what
+made them.  At the end: `python scripts/papers_tables.py`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.staging import staging_folder
 from drafterforge.errors import DrafterforgeError
-from drafterforge.reporting.code_state import changed_parts, code_state, parts_behind
+from drafterforge.reporting.code_state import LIVE, changed_parts, code_state, parts_behind
 from drafterforge.reporting.papers.age import is_current
 from drafterforge.reporting.papers.policy_steps import with_seeds
 from drafterforge.reporting.papers.rows import BEST_STATIC
-from drafterforge.reporting.papers.step import FOLDERS, REPLAY, TREE, Step
+from drafterforge.reporting.papers.step import FOLDERS, REPLAY, TRAIN, TREE, Step
 from drafterforge.reporting.papers.steps import STEPS
 from drafterforge.reporting.reader import curves_of, read_report, records, text
 
@@ -48,6 +51,8 @@ CURVES = (  # that are kept
 )
 TARGET = "smollm2-135m"
 PARTS = ("manifest.json", "rows.json")  # of a router
+INPUTS = {"latency": (*LIVE, "prices"), "traces": (*LIVE, "replay")}  # of policies -> parts of the code that make them
+POLICY_PARTS = parts_behind(live=False, selector="static", schedule="policy")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,9 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{step.name}: {step.by}, about {step.minutes} min, {state or 'to measure'}")
             if state != CURRENT and not options.list:
                 runs = options.runs / step.folder
-                finished = [name for name in step.reports if not options.again and is_finished(runs, name)]
-                drop_policies(step, runs, finished, options.again)
-                for command in commands_of(step, {"FOLDER": options.questions, "MMLU": options.mmlu}, runs):
+                commands = commands_of(step, {"FOLDER": options.questions, "MMLU": options.mmlu}, runs)
+                usable = not drop_old(step, runs, options.again) and not options.again
+                finished = [name for name in step.reports if usable and is_finished(runs, name)]
+                for command in commands:
                     if report_of(command) in finished:
                         continue
                     words = with_tree(command, step, runs)
@@ -148,17 +154,34 @@ def is_finished(runs: Path, name: str) -> bool:
     return is_current(read_report(folder), code_state(), shipped_drafters(TARGET))
 
 
-def drop_policies(step: Step, runs: Path, finished: Sequence[str], again: bool) -> None:
-    """Delete the policies of a step that other code has trained, but for those with a finished report."""
-    record, code = runs / TARGET / f"policies-code-{step.name}.json", code_state()
-    trained_by = {part: code[part] for part in parts_behind(live=False, selector="static", schedule="policy")}
-    if not again and record.is_file() and not changed_parts(json.loads(record.read_text()), code, [*trained_by]):
-        return
+def drop_old(step: Step, runs: Path, again: bool) -> bool:
+    """Delete the policies of a step, and what policies are trained on, if other code has made it.
+
+    Returns whether the policies were deleted.  Steps with one runs folder share traces and latency profiles.
+    """
+    if not any(command.startswith(TRAIN) for command in step.commands):
+        return False
+    folder = runs / TARGET
+    for kind, parts in INPUTS.items():
+        drop(folder / f"{kind}-code.json", parts, [folder / kind])
+    router = ["router"] if "router" in step.reports else []
+    parts = sorted({*POLICY_PARTS, *INPUTS["latency"], *INPUTS["traces"], *router})
+    policies = [policy for name in step.reports for policy in with_seeds(name.removeprefix("policy-"))]
+    record = folder / f"policies-code-{step.name}.json"
+    return drop(record, parts, [folder / "policies" / policy for policy in policies], again)
+
+
+def drop(record: Path, parts: Sequence[str], folders: Sequence[Path], again: bool = False) -> bool:
+    """Delete folders, finished or not, and then record today's code, unless by the record this code has made them."""
+    code = code_state()
+    if not again and record.is_file() and not changed_parts(json.loads(record.read_text()), code, parts):
+        return False
+    for path in (path for folder in folders for path in (folder, staging_folder(folder))):
+        if path.exists():
+            shutil.rmtree(path)
     record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(trained_by))
-    for name in (name for name in step.reports if name not in finished):
-        for policy in with_seeds(name.removeprefix("policy-")):
-            shutil.rmtree(runs / TARGET / "policies" / policy, ignore_errors=True)
+    save_json_atomic(record, {part: code[part] for part in parts})
+    return True
 
 
 def keep(runs: Path, name: str, root: Path) -> None:

@@ -64,6 +64,10 @@ def test_a_report_of_older_code_is_measured_again(script, capsys):
 
 
 def test_questions_have_to_be_named_and_unknown_steps_are_refused(script, capsys):
+    policy = script.root / "runs" / "ltd" / "smollm2-135m" / "policies" / "ltd"
+    policy.mkdir(parents=True)
+    assert script.main("ltd") == 2 and policy.is_dir()
+    assert capsys.readouterr().err == "step ltd reads question files; type --questions FOLDER\n"
     assert script.main("benchmarks") == 2
     assert capsys.readouterr().err == "step benchmarks reads question files; type --questions FOLDER\n"
     assert script.main("ltd-mmlu", "--questions", "Q") == 2
@@ -87,6 +91,7 @@ def test_the_best_static_tree_of_the_trained_policies_is_decoded_beside_them(scr
 def test_an_interrupted_step_goes_on_with_the_commands_that_are_left(script, monkeypatch):
     run, policies = script.run, script.root / "runs" / "ltd" / "smollm2-135m" / "policies"
     monkeypatch.setattr(script.module.subprocess, "run", lambda command: SimpleNamespace(returncode=1))
+    assert script.main("ltd-ablation", "--questions", "Q") == 1
     (policies / "ltd-size").mkdir(parents=True)
     run(["x", "-m", "drafterforge", "train-policy", "name=ltd-size", f"runs_dir={policies.parents[1]}"])
     assert script.main("ltd-ablation", "--questions", "Q") == 1
@@ -112,6 +117,67 @@ def test_a_policy_that_was_trained_before_an_interruption_is_used_and_one_of_old
         patch.setattr(script.module, "code_state", lambda: dict.fromkeys(code_state(), "newer"))
         assert script.main("ltd-ablation", "--questions", "Q") == 1
     assert not (policies / "ltd-size-seed1").exists()
+
+
+def newer(*parts):
+    """Today's code with other parts."""
+    return code_state() | dict.fromkeys(parts, "newer")
+
+
+def test_what_policies_are_trained_on_is_shared_by_steps_of_one_folder_and_dropped_with_its_code(script, monkeypatch):
+    folder = script.root / "runs" / "ltd" / "smollm2-135m"
+    artifacts = [folder / name for name in ("latency/general", "traces/ltd-paper", "policies/ltd-size-time")]
+    assert script.main("ltd-rewards", "--questions", "Q") == 0
+    for path in artifacts:
+        path.mkdir(parents=True)
+    assert script.main("ltd-ablation", "--questions", "Q") == 0
+    assert all(path.is_dir() for path in artifacts)  # of the same code
+    monkeypatch.setattr(script.module, "code_state", lambda: newer("prices"))
+    assert script.main("ltd-devices") == 0
+    assert [path.is_dir() for path in artifacts] == [False, True, True]
+
+
+def test_a_policy_that_was_priced_by_older_kernels_is_trained_again(script, monkeypatch):
+    policy = script.root / "runs" / "ltd" / "smollm2-135m" / "policies" / "ltd-size-time"
+    assert script.main("ltd-rewards", "--questions", "Q") == 0
+    unfinished = policy.with_name(".ltd-size-length.partial")
+    for path in (policy, unfinished):
+        path.mkdir(parents=True)
+    (script.root / "docs" / "reports" / "papers" / "papers-ltd-rewards.json").unlink()
+    script.commands.clear()
+    assert script.main("ltd-rewards", "--questions", "Q") == 0
+    assert policy.is_dir() and unfinished.is_dir() and script.commands == []
+    (script.root / "docs" / "reports" / "papers" / "papers-ltd-rewards.json").unlink()
+    monkeypatch.setattr(script.module, "code_state", lambda: newer("kernels"))
+    assert script.main("ltd-rewards", "--questions", "Q") == 0
+    assert not policy.exists() and not unfinished.exists() and len(script.commands) == 3
+
+
+def test_a_kill_during_a_deletion_repeats_it(script, monkeypatch):
+    traces = script.root / "runs" / "ltd" / "smollm2-135m" / "traces"
+    assert script.main("ltd-rewards", "--questions", "Q") == 0
+    traces.mkdir()
+    monkeypatch.setattr(script.module, "code_state", lambda: newer("tree"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(script.module.shutil, "rmtree", interrupt)
+        script.main("ltd-rewards", "--questions", "Q")
+    assert traces.is_dir()
+    assert script.main("ltd-rewards", "--questions", "Q") == 0 and not traces.exists()
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_router_is_trained_again_by_newer_code_of_routers(script, monkeypatch):
+    router = script.root / "runs" / "smollm2-135m" / "policies" / "router"
+    monkeypatch.setattr(script.module.subprocess, "run", lambda command: SimpleNamespace(returncode=1))
+    assert script.main("router") == 1
+    router.mkdir(parents=True)
+    monkeypatch.setattr(script.module, "code_state", lambda: newer("policy titles"))
+    assert script.main("router") == 1 and router.is_dir()
+    monkeypatch.setattr(script.module, "code_state", lambda: newer("router"))
+    assert script.main("router") == 1 and not router.exists()
 
 
 def test_drafters_of_a_table_are_trained_in_a_runs_folder_of_their_pool(script):
