@@ -16,7 +16,7 @@ from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.evaluation.drafter_comparison import compare_with_references, split_sizes
 from drafterforge.evaluation.held_out import decode_held_out
-from drafterforge.reporting.artifact import write_report
+from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.reporting.drafter_verdict import drafter_verdict, recommended_drafter
 from drafterforge.targets.load import Target, load_target
@@ -52,7 +52,7 @@ def train_and_measure(cfg: Config) -> Path:
     ranks.leave()
     if first:
         finish_reading(cfg)
-        measure(cfg, target, answers, path)
+        require_lossless(*measure(cfg, target, answers, path))
     return path
 
 
@@ -66,19 +66,23 @@ def run_together(cfgs: Sequence[Config]) -> list[Path]:
     require_one_generalist(cfgs, target)
     answers = [find_answers(cfg, target, each) for cfg, each in zip(cfgs, prompts, strict=True)]
     paths = train_together(cfgs, target, answers)
-    for cfg, answered, path in zip(cfgs, answers, paths, strict=True):
-        measure(cfg, target, answered, path)
+    reports = [measure(cfg, target, of, path) for cfg, of, path in zip(cfgs, answers, paths, strict=True)]
+    for report, file in reports:
+        require_lossless(report, file)
     return paths
 
 
-def measure(cfg: Config, target: Target, answers: JoinedAnswers, path: Path) -> None:
-    """Decode held-out prompts, write the report, and print what the drafter is worth."""
+def measure(cfg: Config, target: Target, answers: JoinedAnswers, path: Path) -> tuple[dict[str, Any], Path]:
+    """Decode held-out prompts, write the report, and print what the drafter is worth.
+
+    Returns the report, with the rows of what the drafter could replace, and its path; no rows of a spread target.
+    """
     if target.is_spread:
         print(f"wrote {path}; not decoded: that needs the target on one device, without target.device_map")
-        return
+        return {}, path
     rows, mismatches = decode_held_out(cfg, target, answers, path)
     references = compare_with_references(cfg, target, path.name, answers)
-    report, _ = write_report(
+    report, file = write_report(
         cfg.runs_dir,
         target,
         cfg.drafter_name,
@@ -101,6 +105,7 @@ def measure(cfg: Config, target: Target, answers: JoinedAnswers, path: Path) -> 
         recommended = recommended_drafter(comparison, path.name)
     typed = f"drafter={recommended}{target_flags(cfg)}"
     print(f'wrote {path}; next: drafterforge generate {typed} prompt="..."')
+    return report | {"rows": [*rows, *(references.rows if references else [])]}, file
 
 
 def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequence[Any] = ()) -> Path:

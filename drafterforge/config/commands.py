@@ -167,6 +167,10 @@ class TrainPolicyConfig:
     def __post_init__(self) -> None:
         require_seeds(self.seed, self.seeds)
         require(
+            self.policy.method == "router" or self.name != "router",
+            f"name=router is the pool's router, not a policy={self.policy.method}; type name=OTHER",
+        )
+        require(
             not self.seeds or isinstance(self.policy, NetworkPolicyConfig),
             f"seeds= is read by policies with a network only, not by policy={self.policy.method}",
         )
@@ -183,6 +187,11 @@ class TrainPolicyConfig:
             Path(self.drafter).name == self.drafter,
             f"drafter={self.drafter} is a path, but traces and profiles are stored by a drafter's name; type "
             "drafter=NAME runs_dir=FOLDER",
+        )
+        drafters = self.traces.drafters
+        require(
+            self.policy.method in ("joint", "router") or not drafters or self.drafter in drafters,
+            f"traces.drafters={drafters} lacks drafter={self.drafter}, whose trees the policy chooses; add it",
         )
         self.runtime.require_match()
 
