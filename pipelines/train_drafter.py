@@ -28,7 +28,7 @@ from drafterforge.training.inputs import find_answers
 from drafterforge.training.jobs import drafter_run, require_one_generalist, require_together, share_batches
 from drafterforge.training.loggers import require_loggers
 from drafterforge.training.parents import parents_of
-from drafterforge.training.streamed import finish_reading
+from drafterforge.training.streamed import finish_reading, require_start
 from drafterforge.training.trainer import distil
 
 Config = TrainDrafterConfig
@@ -118,6 +118,8 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
             run.inputs.batches("train"),
             run.inputs.batches("val"),
             cfg.trainer,
+    if cfg.data.stream:
+        require_start(cfg, ranks.staging(run.artifact))
             ranks.staging(run.artifact),
             target.device,
             cfg.seed,

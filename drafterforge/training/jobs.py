@@ -13,6 +13,7 @@ from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import ArtifactRun, artifact_run
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.progress import say
+from drafterforge.config.data import DataConfig
 from drafterforge.data.features import JoinedFeatures
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.drafters.base import DrafterKind, TrainedDrafter, TrainingJob
@@ -108,6 +109,7 @@ def drafter_run(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers)
             "features": "streamed" if cfg.data.stream else cfg.data.features,
             "dtype": str(target.dtype),
             **answers.recorded_settings,
+            **stream_settings(cfg.data),
         },
         answers_domain=cfg.domain.answers_domain,
         parent=parent,
@@ -123,6 +125,12 @@ def drafter_run(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers)
 
 def share_batches(runs: Sequence[DrafterRun], split: str) -> list[PackedData]:
     """The batches of each run; the same object for runs that read the same ones."""
+def stream_settings(data: DataConfig) -> dict[str, int]:
+    """The recorded settings of a stream's reading; none where they are the default, which older drafters lack."""
+    epochs = data.stream_epochs
+    return {"stream_epochs": epochs} if data.stream and epochs != DataConfig.stream_epochs else {}
+
+
     streams: dict[tuple, PackedData] = {}
     for run in runs:
         if (stream := run.inputs.stream(split)) not in streams:
