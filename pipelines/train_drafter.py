@@ -25,10 +25,16 @@ from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.experts import ExpertRun, distil_experts
 from drafterforge.training.initialisation import choose_init
 from drafterforge.training.inputs import find_answers
-from drafterforge.training.jobs import drafter_run, require_one_generalist, require_together, share_batches
+from drafterforge.training.jobs import (
+    drafter_run,
+    require_one_generalist,
+    require_replaceable,
+    require_together,
+    share_batches,
+)
 from drafterforge.training.loggers import require_loggers
 from drafterforge.training.parents import parents_of
-from drafterforge.training.streamed import finish_reading
+from drafterforge.training.streamed import finish_reading, require_start
 from drafterforge.training.trainer import distil
 
 Config = TrainDrafterConfig
@@ -46,6 +52,7 @@ def train_and_measure(cfg: Config) -> Path:
     target = load_target(cfg.target)
     cfg = choose_init(cfg, target)
     parents_of(cfg, target)  # a mistake in drafter.init fails before prompts are answered
+    require_replaceable(cfg, target)
     with ranks.first_rank_first():
         answers = find_answers(ranks.reading(cfg), target, prompts)
     path, first = train(cfg, target, answers), ranks.rank() == 0
@@ -116,6 +123,8 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
     run = drafter_run(cfg, target, answers)
     if run.is_finished():
         return run.path
+    if cfg.data.stream:
+        require_start(cfg, ranks.staging(run.artifact))
 
     def distil_module(module: Any) -> BestCheckpoint:
         return distil(
