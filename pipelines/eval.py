@@ -50,7 +50,7 @@ Config = EvaluateConfig
 def run(cfg: Config) -> Path:
     """Answer the suite's prompts, replay the selectors on the answers, time the methods, and write the report."""
     if cfg.compare:
-        return compare_saved(cfg.compare, cfg.runs_dir, cfg.target.name)
+        return compare_saved(cfg.compare, cfg.runs_dir, cfg.target.folder_name)
     cfg = with_limit(cfg)
     if cfg.suite.name == VLLM:
         return eval_vllm.run(cfg)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import artifact_run
+from drafterforge.assembly.runs import require_no_experts
 from drafterforge.config.bundle import ImportConfig
 from drafterforge.config.checks import require_drafter_name
 from drafterforge.config.hints import target_flags
@@ -26,6 +27,8 @@ def run(cfg: Config) -> Path:
     folder, revision = fetch_head(cfg.path, cfg.revision)
     target = read_target(cfg.target)
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", name)
+    if cfg.overwrite:
+        require_no_experts(path)
     head = read_head(folder, target, cfg.format, cfg.layer_ids, cfg.norm_before_residual)
     for note in head.notes:
         say(f"{name}: {note}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from drafterforge.artifacts.learned import delete_learned
+from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, delete_learned, update_record
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.learn import LearnCommandConfig
@@ -55,8 +55,7 @@ def run(cfg: Config) -> Path:
     with bar("replaying requests", len(seeds) * (len(prompts) + len(old_prompts))) as progress:
         for settings in by_seed:
             if replays:  # the next one learns from nothing
-                names = [version.name for _, version in replays[-1].learned]
-                delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
+                forget(by_seed[len(replays) - 1])
             replay = TrafficReplay(settings, target, train)
             replays.append(replay.run(prompts, old_prompts, lambda: progress.advance(1)))
     count, parts = len(prompts), parts_of(domains, len(old_prompts))
@@ -91,6 +90,18 @@ def run(cfg: Config) -> Path:
     print(f"wrote {path}")
     require_lossless(report, path)
     return path
+
+
+def forget(cfg: Config) -> None:
+    """Delete the experts that a replay has learned; its record says that they have left."""
+
+    def leave(record: LearnedRecord) -> LearnedRecord:
+        for version in record.of_state(JOINED):
+            record = record.with_state(version.name, LEFT)
+        return record
+
+    record = update_record(cfg.traffic_dir, leave)
+    delete_learned(cfg.runs_dir, cfg.target.folder_name, [version.name for version in record.versions])
 
 
 def parts_of(domains: Sequence[str], num_old: int) -> dict[str, Sequence[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from rich.table import Table
@@ -37,6 +37,7 @@ from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.load import load_target
 from drafterforge.targets.shape import ModelShape, find_config, is_local
+from drafterforge.training.initialisation import choose_init_by_manifests
 from drafterforge.training.inputs import without_unread_features
 
 Config = PlanConfig  # of the device; `PlannedCommand` also has the config of the command that is planned
@@ -131,7 +132,7 @@ def make_plan(
         )
     if isinstance(cfg, TrainDrafterConfig):
         require_estimated(cfg)
-        cfg = without_unread_features(cfg)
+        cfg = choose_init_by_manifests(without_unread_features(cfg))
     available = prompts_in_file(cfg)
     if device_config.bandwidth_gb_s is not None and device_config.tflops is not None:
         name = f"{device_config.name}, " if device_config.name != THIS else ""
@@ -142,11 +143,12 @@ def make_plan(
     print(ESTIMATED)
     answers = artifact_dir(planned.runs_dir, planned.target.folder_name, "answers", cfg.name or cfg.domain.name)
     if getattr(cfg, "answers", ()) or answers.exists():
-        print("Without trials, plan reads no artifacts: these are the figures of a first run, answers included.")
+        print("Without trials, plan reads no answers: these are the figures of a first run, answers included.")
 
     def estimate(changed: PrepareDataConfig, number_bytes: int) -> list[Stage]:
         if isinstance(changed, TrainDrafterConfig):
-            changed = without_unread_features(changed)
+            drafter = cfg.drafter if changed.drafter.undecided else changed.drafter
+            changed = without_unread_features(replace(changed, drafter=drafter))
         return estimate_stages(changed, shape, rates, number_bytes, assumed_workload(changed, available), devices)
 
     return Plan(estimate, rates.source)

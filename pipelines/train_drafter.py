@@ -16,7 +16,7 @@ from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.prompts import load_prompts
 from drafterforge.evaluation.drafter_comparison import compare_with_references, split_sizes
 from drafterforge.evaluation.held_out import decode_held_out
-from drafterforge.reporting.artifact import write_report
+from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.console import print_table
 from drafterforge.reporting.drafter_verdict import drafter_verdict, recommended_drafter
 from drafterforge.targets.load import Target, load_target
@@ -25,10 +25,16 @@ from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.experts import ExpertRun, distil_experts
 from drafterforge.training.initialisation import choose_init
 from drafterforge.training.inputs import find_answers
-from drafterforge.training.jobs import drafter_run, require_one_generalist, require_together, share_batches
+from drafterforge.training.jobs import (
+    drafter_run,
+    require_one_generalist,
+    require_replaceable,
+    require_together,
+    share_batches,
+)
 from drafterforge.training.loggers import require_loggers
 from drafterforge.training.parents import parents_of
-from drafterforge.training.streamed import finish_reading
+from drafterforge.training.streamed import finish_reading, require_start
 from drafterforge.training.trainer import distil
 
 Config = TrainDrafterConfig
@@ -46,13 +52,14 @@ def train_and_measure(cfg: Config) -> Path:
     target = load_target(cfg.target)
     cfg = choose_init(cfg, target)
     parents_of(cfg, target)  # a mistake in drafter.init fails before prompts are answered
+    require_replaceable(cfg, target)
     with ranks.first_rank_first():
         answers = find_answers(ranks.reading(cfg), target, prompts)
     path, first = train(cfg, target, answers), ranks.rank() == 0
     ranks.leave()
     if first:
         finish_reading(cfg)
-        measure(cfg, target, answers, path)
+        require_lossless(*measure(cfg, target, answers, path))
     return path
 
 
@@ -66,19 +73,23 @@ def run_together(cfgs: Sequence[Config]) -> list[Path]:
     require_one_generalist(cfgs, target)
     answers = [find_answers(cfg, target, each) for cfg, each in zip(cfgs, prompts, strict=True)]
     paths = train_together(cfgs, target, answers)
-    for cfg, answered, path in zip(cfgs, answers, paths, strict=True):
-        measure(cfg, target, answered, path)
+    reports = [measure(cfg, target, of, path) for cfg, of, path in zip(cfgs, answers, paths, strict=True)]
+    for report, file in reports:
+        require_lossless(report, file)
     return paths
 
 
-def measure(cfg: Config, target: Target, answers: JoinedAnswers, path: Path) -> None:
-    """Decode held-out prompts, write the report, and print what the drafter is worth."""
+def measure(cfg: Config, target: Target, answers: JoinedAnswers, path: Path) -> tuple[dict[str, Any], Path]:
+    """Decode held-out prompts, write the report, and print what the drafter is worth.
+
+    Returns the report, with the rows of what the drafter could replace, and its path; no rows of a spread target.
+    """
     if target.is_spread:
         print(f"wrote {path}; not decoded: that needs the target on one device, without target.device_map")
-        return
+        return {}, path
     rows, mismatches = decode_held_out(cfg, target, answers, path)
     references = compare_with_references(cfg, target, path.name, answers)
-    report, _ = write_report(
+    report, file = write_report(
         cfg.runs_dir,
         target,
         cfg.drafter_name,
@@ -101,6 +112,7 @@ def measure(cfg: Config, target: Target, answers: JoinedAnswers, path: Path) -> 
         recommended = recommended_drafter(comparison, path.name)
     typed = f"drafter={recommended}{target_flags(cfg)}"
     print(f'wrote {path}; next: drafterforge generate {typed} prompt="..."')
+    return report | {"rows": [*rows, *(references.rows if references else [])]}, file
 
 
 def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequence[Any] = ()) -> Path:
@@ -111,6 +123,8 @@ def train(cfg: Config, target: Target, answers: JoinedAnswers, callbacks: Sequen
     run = drafter_run(cfg, target, answers)
     if run.is_finished():
         return run.path
+    if cfg.data.stream:
+        require_start(cfg, ranks.staging(run.artifact))
 
     def distil_module(module: Any) -> BestCheckpoint:
         return distil(

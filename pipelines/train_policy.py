@@ -33,7 +33,7 @@ from drafterforge.evaluation.policy_comparison import (
 from drafterforge.evaluation.router_training import train_router
 from drafterforge.evaluation.trace_recording import record_traces
 from drafterforge.reporting import console
-from drafterforge.reporting.artifact import write_report
+from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.policy_verdict import beats_best_static, policy_verdict, seeds_sentence
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.targets.load import Target, load_target
@@ -87,6 +87,7 @@ def run(cfg: Config) -> Path:
     scheduler = f" pool.scheduler={path.name}" if beats_best_static(rows, method) else ""
     typed = f"drafter={cfg.drafter}{scheduler}{target_flags(cfg)}"
     print(f'wrote {path} and {file}; next: drafterforge generate {typed} prompt="..."')
+    require_lossless(report, file)
     return path
 
 
@@ -117,6 +118,7 @@ def write_policy_report(
     cfg: Config, target: Target, name: str, suite: str, rows: list[dict[str, Any]], curves: dict[str, Any], parent: Path
 ) -> tuple[dict[str, Any], Path]:
     """Write the report of a policy.  parent: folder of the artifact that was measured."""
+    measured = cfg.traces.drafters or [cfg.drafter]
     return write_report(
         cfg.runs_dir,
         target,
@@ -129,7 +131,7 @@ def write_policy_report(
         config=to_dict(cfg),
         parents=[
             open_artifact(parent, "policies" if rows or "arms" not in curves else "traces"),
-            *(drafter_manifest(find_drafter(cfg.runs_dir, target.name, name), target) for name in cfg.traces.drafters),
+            *(drafter_manifest(find_drafter(cfg.runs_dir, target.name, name), target) for name in measured),
         ],
     )
 

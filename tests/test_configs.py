@@ -398,15 +398,31 @@ def test_a_key_that_would_be_ignored_is_refused(overrides, message):
 
 
 @pytest.mark.parametrize(
-    "typed", ["data.num_train=9", "data.num_val=9", "domain.weights.sql=2", "domain.weights={sql:1}"]
+    "typed",
+    [
+        "data.num_train=9",
+        "data.num_val=9",
+        "domain.weights.sql=2",
+        "domain.weights={sql:1}",
+        "data.answers=target",
+        "data.max_new_tokens=9",
+        "data.max_prompt_tokens=9",
+        "data.temperature=1",
+    ],
 )
-def test_a_key_of_prompts_is_refused_with_answers(typed):
+def test_a_key_of_prompts_or_their_answers_is_refused_with_answers(typed):
     with pytest.raises(
         ConfigError, match=rf"^{typed.partition('=')[0]}= .*not read with answers=; leave it out, or type "
     ):
         _compose("train-drafter", "domain=general", "answers=general", typed)
     _compose("train-drafter", "domain=general", typed)
     _compose("train-drafter", "domain=general", "answers=general", "experiment=smoke")  # its counts are not typed
+
+
+def test_quickstart_reads_the_length_of_prompts_with_answers():
+    _compose("quickstart", "domain=sql", "answers=sql", "data.max_prompt_tokens=9")
+    with pytest.raises(ConfigError, match=r"^data\.temperature= .*not read with answers="):
+        _compose("quickstart", "domain=sql", "answers=sql", "data.temperature=1")
 
 
 def test_settings_recorded_without_a_dtype_match_any():

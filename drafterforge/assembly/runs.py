@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from drafterforge.artifacts.folder import open_artifact
+from drafterforge.artifacts.folder import is_complete, open_artifact
 from drafterforge.artifacts.learned import absent_drafters, learned_drafters
 from drafterforge.artifacts.locate import find_artifact, is_path, list_artifacts
 from drafterforge.artifacts.manifest import MANIFEST, Manifest
@@ -17,7 +17,7 @@ from drafterforge.drafters.base import Drafter, DrafterSource
 from drafterforge.drafters.causal_lm.kind import CausalLMKind
 from drafterforge.drafters.eagle3.kind import Eagle3Kind
 from drafterforge.drafters.registry import KINDS, kind_named, manifest_kind
-from drafterforge.errors import ArtifactError, ConfigError
+from drafterforge.errors import ArtifactError, ConfigError, DrafterforgeError, shorten
 from drafterforge.targets.load import Target
 
 GENERAL = "general"  # the mixture of all domains
@@ -224,6 +224,27 @@ def fingerprint_of(manifest: Manifest) -> str:
     """The fingerprint of a drafter's weights, from the hashes in its manifest."""
     hashes = [file["sha256"] for name, file in sorted(manifest.files.items()) if name.endswith(".safetensors")]
     return "-".join(sha256[:16] for sha256 in hashes)
+
+
+def require_no_experts(folder: Path) -> None:
+    """ConfigError if LoRA experts beside the drafter in `folder`, which is to be replaced, add to it.
+
+    They need exactly its weights.  A damaged drafter, which serves no expert any more, may be replaced.
+    """
+    if not is_complete(folder, verify=True):
+        return
+    digest, experts = Manifest.read(folder).digest, []
+    for path in sorted(folder.parent.glob(f"[!.]*/{MANIFEST}")):
+        with contextlib.suppress(DrafterforgeError):  # damaged, or of a kind that is not registered
+            manifest = Manifest.read(path.parent)
+            is_child = digest in [parent["sha256"] for parent in manifest.parents]
+            if is_child and kind_named(kind_of(manifest)).is_adapter(path.parent):
+                experts.append(path.parent.name)
+    if experts:
+        raise ConfigError(
+            f"{folder} is the generalist of {shorten(', '.join(experts))}, which need exactly its weights; type "
+            f"name=OTHER, or delete these experts in {folder.parent} first"
+        )
 
 
 def is_generalist(folder: Path) -> bool:

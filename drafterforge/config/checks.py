@@ -39,6 +39,11 @@ def require_counts(group: object, prefix: str, names: str) -> None:
         require_at_least(f"{prefix}.{name}", getattr(group, name), 1)
 
 
+def require_sizes(key: str, sizes: Sequence[int]) -> None:
+    """ConfigError if a layer has no unit."""
+    require(all(size >= 1 for size in sizes), f"{key} must list sizes >= 1, got {[*sizes]}")
+
+
 def require_share(key: str, value: float) -> None:
     require(0.0 <= value <= 1.0, f"{key} must lie in [0, 1], got {value}")
 

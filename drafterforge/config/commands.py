@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from drafterforge.config.checks import require, require_at_least, require_drafter_name, require_seed, require_seeds
 from drafterforge.config.data import POOL_DOMAINS, DataConfig, DomainConfig
@@ -20,6 +21,7 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.config.variants import variant
 
+ANSWER_KEYS = ("data.answers", "data.endpoint", "data.max_new_tokens", "data.temperature")
 GENERAL = "general"  # the generalist, whose trees a policy chooses by default
 
 
@@ -57,6 +59,8 @@ class TrainDrafterConfig(PrepareDataConfig):
     runtime: RuntimeConfig = section(RuntimeConfig)
     eval: EvalConfig = section(EvalConfig)
 
+    _answer_keys: ClassVar[tuple[str, ...]] = (*ANSWER_KEYS, "data.max_prompt_tokens")  # not read with answers=
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_drafter_name("name" if self.name else "domain", self.drafter_name)
@@ -86,8 +90,13 @@ class TrainDrafterConfig(PrepareDataConfig):
         )
 
     def require_read(self, typed: Iterable[str]) -> None:
-        """ConfigError for a typed key that says which prompts are answered, besides answers.  typed: keys."""
+        """ConfigError for a typed key that says which prompts are answered, or how, besides answers.  typed: keys."""
         for key in typed if self.answers else ():
+            require(
+                key not in self._answer_keys,
+                f"{key}= says how prompts are answered, so it is not read with answers=; leave it out, or type it for "
+                "prepare-data",
+            )
             reason = f"{key}= says which prompts are answered, so it is not read with answers=; leave it out, or type "
             require(not key.startswith("data.num_"), f"{reason}trainer.num_answers= for the number of training answers")
             require(not key.startswith("domain.weights"), f"{reason}domain=general to learn from all their domains")
@@ -106,6 +115,7 @@ class QuickstartConfig(TrainDrafterConfig):
     pool: PoolConfig = section(PoolConfig, "decodes the first prompts; pool.drafters= names what else the bundle holds")
     first_prompts: int = setting(4, "held-out prompts decoded before training")
     first_tokens: int = setting(64, "length limit of the answers to first_prompts")
+    _answer_keys: ClassVar[tuple[str, ...]] = ANSWER_KEYS  # data.max_prompt_tokens bounds what is decoded first
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,6 +177,10 @@ class TrainPolicyConfig:
     def __post_init__(self) -> None:
         require_seeds(self.seed, self.seeds)
         require(
+            self.policy.method == "router" or self.name != "router",
+            f"name=router is the pool's router, not a policy={self.policy.method}; type name=OTHER",
+        )
+        require(
             not self.seeds or isinstance(self.policy, NetworkPolicyConfig),
             f"seeds= is read by policies with a network only, not by policy={self.policy.method}",
         )
@@ -183,6 +197,11 @@ class TrainPolicyConfig:
             Path(self.drafter).name == self.drafter,
             f"drafter={self.drafter} is a path, but traces and profiles are stored by a drafter's name; type "
             "drafter=NAME runs_dir=FOLDER",
+        )
+        drafters = self.traces.drafters
+        require(
+            self.policy.method in ("joint", "router") or not drafters or self.drafter in drafters,
+            f"traces.drafters={drafters} lacks drafter={self.drafter}, whose trees the policy chooses; add it",
         )
         self.runtime.require_match()
 

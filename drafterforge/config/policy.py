@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drafterforge.config.checks import require, require_at_least, require_choice, require_counts, require_share
+from drafterforge.config.checks import (
+    require,
+    require_at_least,
+    require_choice,
+    require_counts,
+    require_share,
+    require_sizes,
+)
 from drafterforge.config.fields import setting
 
 
@@ -24,6 +31,10 @@ class NetworkPolicyConfig(PolicyConfig):
     """A policy that is a neural network."""
 
     actor: list[int] = setting([128, 128], "sizes of the hidden layers of the policy network")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_sizes("policy.actor", self.actor)
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,7 @@ class PPOPolicyConfig(NetworkPolicyConfig):
         require(self.lr > 0, f"policy.lr must be > 0, got {self.lr}")
         require_share("policy.gamma", self.gamma)
         require_share("policy.lam", self.lam)
+        require_sizes("policy.critic", self.critic)
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,7 @@ class LTDPolicyConfig(PPOPolicyConfig):
         require_choice("policy.decides", self.decides, ("depth", "size", "both", "independent"))
         require_counts(self, "policy", "rounds max_depth size_decisions depth_decisions")
         require_at_least("policy.alone_size", self.alone_size, 2)
+        require_sizes("policy.size_actor", self.size_actor or [])
         if self.size_gamma is not None:
             require_share("policy.size_gamma", self.size_gamma)
 

@@ -9,11 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from drafterforge.artifacts.atomic import save_json_atomic
+from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
+from drafterforge.artifacts.manifest import Manifest, first_difference
 from drafterforge.artifacts.run import artifact_run
 from drafterforge.assembly.pools import open_pool
 from drafterforge.assembly.runs import drafter_manifest
@@ -87,19 +90,11 @@ class ProbedAnswer:
 def calibrate(cfg: CalibrateConfig, target: Target) -> tuple[Path, bool]:
     """Path of the latency artifact, measured if there is none, and whether it was measured now."""
     grid = action_grid(cfg)
-    drafter = drafter_manifest(find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter), target)
     path = artifact_dir(cfg.runs_dir, target.name, "latency", cfg.name or cfg.drafter)
     latency = to_dict(replace(cfg.latency, path=""))
     del latency["device"]  # of other profiles
-    settings = {
-        "latency": latency,
-        "grid": grid.as_dict(),
-        "drafter": drafter.as_parent(),
-        "device": describe_device(target.device),
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "numerics": choose_numerics(cfg.runtime.numerics, target),
-        "seed": cfg.seed,
-    }
+    drafter = drafter_of(cfg, target)
+    settings = {"latency": latency, "grid": grid.as_dict(), "seed": cfg.seed, **measured_settings(cfg, target, drafter)}
     run = artifact_run(path, "latency", target, settings, [drafter], overwrite=cfg.overwrite)
     if run.existing and not cfg.overwrite:
         return path, False
@@ -107,6 +102,20 @@ def calibrate(cfg: CalibrateConfig, target: Target) -> tuple[Path, bool]:
     with run.write(dict(profile.errors)) as folder:
         save_json_atomic(folder / FILE, profile.as_json())
     return path, True
+
+
+def drafter_of(cfg: CalibrateConfig | TrainPolicyConfig, target: Target) -> Manifest:
+    return drafter_manifest(find_artifact(cfg.runs_dir, target.name, "drafters", cfg.drafter), target)
+
+
+def measured_settings(cfg: CalibrateConfig | TrainPolicyConfig, target: Target, drafter: Manifest) -> dict[str, Any]:
+    """What a profile of this device is measured with, besides its own keys."""
+    return {
+        "drafter": drafter.as_parent(),
+        "device": describe_device(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "numerics": choose_numerics(cfg.runtime.numerics, target),
+    }
 
 
 def require_cycles(latency: LatencyConfig, grid: ActionGrid) -> None:
@@ -125,10 +134,8 @@ def require_cycles_to_calibrate(cfg: CalibrateConfig | TrainPolicyConfig) -> Non
     training = isinstance(cfg, TrainPolicyConfig)
     name = cfg.drafter if training else cfg.name or cfg.drafter
     is_measured = artifact_dir(cfg.runs_dir, cfg.target.folder_name, "latency", name).is_dir()
-    if training and not cfg.latency.is_named and not is_measured:
-        require_cycles(cfg.latency, action_grid(replace(cfg, grid=calibration_grid(cfg))))
-    if not training and (cfg.overwrite or not is_measured):
-        require_cycles(cfg.latency, action_grid(cfg))
+    if not cfg.latency.is_named and (cfg.overwrite or not is_measured):
+        require_cycles(cfg.latency, action_grid(replace(cfg, grid=calibration_grid(cfg)) if training else cfg))
 
 
 def action_grid(cfg: CalibrateConfig | TrainPolicyConfig) -> ActionGrid:
@@ -277,9 +284,15 @@ def open_named_profile(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid)
 
 
 def profile_of_device(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid) -> tuple[Path, LatencyProfile]:
-    """The profile of this device, measured if there is none."""
+    """The profile of this device and drafter, measured if there is none, or in place of another with `overwrite`."""
     path = artifact_dir(cfg.runs_dir, target.name, "latency", cfg.drafter)
-    if not path.is_dir():
+    changed = changed_since(cfg, target, path)
+    if changed and not cfg.overwrite:
+        raise ConfigError(
+            f"{path} was measured otherwise ({changed}); type overwrite=true to measure it again, or "
+            f"latency.path={path} to train by it as it is"
+        )
+    if changed or not path.is_dir():
         calibrate(
             CalibrateConfig(
                 target=cfg.target,
@@ -290,19 +303,21 @@ def profile_of_device(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid) 
                 domains=cfg.traces.domains,
                 runs_dir=cfg.runs_dir,
                 seed=cfg.seed,
+                overwrite=bool(changed),
             ),
             target,
         )
     profile = read_profile(path)
-    here = describe_device(target.device), str(target.dtype).removeprefix("torch.")
-    if (profile.device, profile.dtype) != here:
-        raise ConfigError(
-            f"{path} was measured on {profile.device} in {profile.dtype}, this is {here[0]} in {here[1]}; "
-            f"type `drafterforge calibrate drafter={cfg.drafter} overwrite=true`, "
-            f"or latency.path={path} to train for that device"
-        )
     profile.check(grid, path)
     return path, profile
+
+
+def changed_since(cfg: TrainPolicyConfig, target: Target, path: Path) -> str:
+    """What the profile at `path` was measured with that differs now, and its two values; empty if nothing does."""
+    if not path.is_dir():
+        return ""
+    recorded, settings = open_artifact(path, "latency").config, measured_settings(cfg, target, drafter_of(cfg, target))
+    return first_difference({key: recorded.get(key) for key in settings}, settings)
 
 
 def calibration_grid(cfg: TrainPolicyConfig) -> GridConfig:

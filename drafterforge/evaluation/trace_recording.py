@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drafterforge.artifacts.atomic import link_or_copy
 from drafterforge.artifacts.folder import is_complete, open_artifact
 from drafterforge.artifacts.locate import artifact_dir, find_artifact
 from drafterforge.artifacts.run import artifact_run
@@ -73,7 +74,7 @@ def record_traces(cfg: TrainPolicyConfig, target: Target) -> tuple[Path, Traces]
     metrics: dict[str, Any] = {}
     with run.write(metrics) as folder:
         for file in sorted(staging.glob("shard-*")):
-            (folder / file.name).hardlink_to(file)
+            link_or_copy(file, folder / file.name)
         traces = load_shards(folder, spec)
         size = sum(file.stat().st_size for file in folder.iterdir())
         metrics |= {

@@ -62,6 +62,7 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "8aea625bb2d7": "2753f77a98c4",  # drafters: which layers a drafter reads; targets with several ropes
     "982e4328cf29": "3bac17e29460",  # runtime: texts with tokens that the target lacks are refused
     "e89a43a3a1de": "1745695c6e33",  # targets: copies of weights for other programs; missing weights
+    "bd5fb216035a": "648813f40016",  # prices: which profiles are refused
     "349ceaca1a3a": "890451fb99db",  # selectors: states name their drafters
 }
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")

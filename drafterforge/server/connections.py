@@ -93,7 +93,10 @@ class Connection(H11Protocol):
         self._time_header()
 
     def data_received(self, data: bytes) -> None:
+        before = self.cycle
         super().data_received(data)
+        if self.cycle is not before:  # a request begins, perhaps after a long silence
+            self.waiting_since = self.loop.time()
         self._time_header()  # does not restart a running timer, so slowly sent bytes gain no time
 
     def send_400_response(self, msg: str) -> None:

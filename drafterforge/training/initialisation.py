@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from drafterforge.artifacts.json_input import read_json
@@ -15,7 +16,13 @@ from drafterforge.drafters.eagle3.init import TargetWeights
 from drafterforge.drafters.eagle3.spec import DrafterSpec
 from drafterforge.errors import ConfigError
 from drafterforge.targets.load import Target
-from drafterforge.training.size import existing_start, has_expert_settings, typed_shape_key
+from drafterforge.training.size import (
+    existing_start,
+    generalists,
+    has_expert_settings,
+    trains_expert,
+    typed_shape_key,
+)
 
 COPIED = (  # by drafter.init=warm, of the target's last layer
     *(
@@ -52,9 +59,19 @@ def choose_init(cfg: TrainDrafterConfig, target: Target) -> TrainDrafterConfig:
         if has_expert_settings(cfg):
             say("settings: a size picked those of a LoRA expert; drafter=eagle3 picks those of new weights")
         return new_weights
+    return expert_of(cfg, generalist)
+
+
+def choose_init_by_manifests(cfg: TrainDrafterConfig) -> TrainDrafterConfig:
+    """As `choose_init`, as far as it can be known without the target: drafter.init=auto stays for new weights."""
+    return expert_of(cfg, first_of(generalists(cfg))) if cfg.drafter.undecided and trains_expert(cfg) else cfg
+
+
+def expert_of(cfg: TrainDrafterConfig, generalist: str) -> TrainDrafterConfig:
+    """The configuration of a LoRA expert of this generalist; says that it is chosen, and why."""
     say(
-        f"drafter: {cfg.drafter_name} adds a LoRA to {generalist}, a trained generalist of {target.name}, because new "
-        f"weights need thousands of prompts; {EXPECTED_GAIN}; drafter=eagle3 trains new weights"
+        f"drafter: {cfg.drafter_name} adds a LoRA to {generalist}, a trained generalist of {cfg.target.folder_name}, "
+        f"because new weights need thousands of prompts; {EXPECTED_GAIN}; drafter=eagle3 trains new weights"
     )
     return replace(cfg, drafter=replace(cfg.drafter, init=generalist, tuning="lora"))
 
@@ -95,7 +112,11 @@ def missing_tensor(target: Target) -> str:
 def generalist_for(cfg: TrainDrafterConfig, target: Target) -> str:
     """The name of an EAGLE-3 drafter of all domains that a LoRA can be added to; empty if there is none."""
     runs = RunsFolder(cfg.runs_dir, target)
-    names = [name for name in runs.names() if name != cfg.drafter_name and fits(runs, name)]
+    return first_of([name for name in runs.names() if name != cfg.drafter_name and fits(runs, name)])
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The generalist that an expert adds to by default, of these; empty if there is none."""
     return GENERAL if GENERAL in names else next(iter(names), "")
 
 

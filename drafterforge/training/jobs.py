@@ -11,7 +11,9 @@ from pathlib import Path
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.artifacts.run import ArtifactRun, artifact_run
+from drafterforge.assembly.runs import require_no_experts
 from drafterforge.config.commands import TrainDrafterConfig
+from drafterforge.config.data import DataConfig
 from drafterforge.config.progress import say
 from drafterforge.data.features import JoinedFeatures
 from drafterforge.data.joined import JoinedAnswers
@@ -107,6 +109,7 @@ def drafter_run(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers)
             "seed": cfg.seed,
             "features": "streamed" if cfg.data.stream else cfg.data.features,
             "dtype": str(target.dtype),
+            **stream_settings(cfg.data),
             **answers.recorded_settings,
         },
         answers_domain=cfg.domain.answers_domain,
@@ -115,10 +118,23 @@ def drafter_run(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers)
         batches=lambda: inputs.batches("train"),
     )
     parents = [*answers.manifests, *([parent.manifest] if parent else [])]
+    require_replaceable(cfg, target)
     path = artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name)
     settings = kind.recorded_settings(job)
     artifact = artifact_run(path, "drafters", target, settings, parents, overwrite=cfg.overwrite)
     return DrafterRun(kind, job, artifact, inputs)
+
+
+def require_replaceable(cfg: TrainDrafterConfig, target: Target) -> None:
+    """ConfigError if LoRA experts add to the drafter that this one would replace."""
+    if cfg.overwrite:
+        require_no_experts(artifact_dir(cfg.runs_dir, target.name, "drafters", cfg.drafter_name))
+
+
+def stream_settings(data: DataConfig) -> dict[str, int]:
+    """The recorded settings of a stream's reading; none where they are the default, which older drafters lack."""
+    epochs = data.stream_epochs
+    return {"stream_epochs": epochs} if data.stream and epochs != DataConfig.stream_epochs else {}
 
 
 def share_batches(runs: Sequence[DrafterRun], split: str) -> list[PackedData]:

@@ -14,6 +14,7 @@ from drafterforge.config.catalogue import field_types
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.compose import to_dict
 from drafterforge.config.policy import POLICIES
+from drafterforge.config.progress import say
 from drafterforge.config.renamed import with_present_keys
 from drafterforge.replay.trace import Traces
 from drafterforge.schedulers.actions import ActionGrid
@@ -45,6 +46,7 @@ def train_scheduler(
     parents += [open_artifact(sources[1], "latency")] if sources[1].is_dir() else []
     run = artifact_run(path, "policies", target, settings, parents, overwrite=cfg.overwrite)
     if run.existing:
+        say(f"policy: {path} was trained before with these settings, traces and latency profile")
         return
     inputs = PolicyInputs(traces.split("train"), traces.drafter(cfg.drafter), profile, grid, run.stage(), cfg.seed)
     fitted = fit_policy(cfg.policy, inputs, drafter)

@@ -63,6 +63,7 @@ def held_out_answers(cfg: TrainDrafterConfig, target: Target) -> AnswerSet:
     run = artifact_run(path, "answers", target, config, overwrite=cfg.overwrite)
     if run.existing is not None:
         return AnswerSet(path, run.existing)
+    require_unread(reader)
     rows = _first_rows(reader, record, counts, cfg)
     metrics: dict[str, Any] = {}
     with run.write(metrics) as folder:
@@ -75,13 +76,33 @@ def held_out_answers(cfg: TrainDrafterConfig, target: Target) -> AnswerSet:
     return AnswerSet.open(path, target.fingerprint, verify=False)
 
 
+def require_start(cfg: TrainDrafterConfig, folder: Path) -> None:
+    """See `require_unread`, of a training without a checkpoint; says what of a server's traffic was read before.
+
+    folder: of the training's checkpoints.
+    """
+    reader = open_reader(cfg)
+    if not reader.released or BestCheckpoint(folder, cfg.trainer.patience).last_path.exists():
+        return
+    require_unread(reader)
+    say(f"stream: the first {reader.released} shards were read before; training begins after them")
+
+
+def require_unread(reader: StreamReader) -> None:
+    """ConfigError if shards of a stream of `prepare-data` were read before, as each comes once."""
+    if reader.released and reader.record.held_out:
+        raise ConfigError(
+            f"{reader.path.stem} has read the first {reader.released} shards of {reader.folder} before, and no "
+            "checkpoint goes on after them; type data.stream=OTHER here and for prepare-data, which then answers all "
+            "prompts again"
+        )
+
+
 def _first_rows(
     reader: StreamReader, record: StreamRecord, counts: dict[str, int], cfg: TrainDrafterConfig
 ) -> dict[str, list[Answer]]:
     rows: dict[str, list[Answer]] = {split: [] for split in SPLITS}
     number, size, prompts = reader.released, 0, dict[bytes, str]()
-    if number:
-        say(f"stream: the first {number} shards were read before; training begins after them")
     limit = record.limit_bytes
     total = sum(counts.values()) + cfg.data.num_train
     with bar("reading the stream's first answers", total) as progress:
@@ -307,7 +328,12 @@ class StreamProgress(Callback):
             trainer.should_stop = True
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """Stop at the end of the stream."""
+        """Stop at the end of the stream; ConfigError if it ended before the first step."""
         if self.data.ended:
+            if not trainer.global_step:
+                raise ConfigError(
+                    f"{self.data.reader.folder} ended before the first step of training: none of its shards from "
+                    f"{self.data.start.first} on has answers to train on; type data.stream=OTHER"
+                )
             say(f"stream: ended at step {trainer.global_step} of {trainer.max_steps}")
             trainer.should_stop = True

@@ -90,7 +90,7 @@ def spare_the_machine(share: float) -> float:
     os.nice(19)
     with suppress(AttributeError, OSError):  # Linux alone has it, and a container may refuse it
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = max(1, int(share * cores))
     torch.set_num_threads(threads)
     return min(1.0, share * cores / threads)

@@ -60,7 +60,12 @@ def test_an_expert_without_its_generalist_is_refused(pool):
 
 
 def test_an_expert_of_another_generalist_is_refused(pool):
-    pool(*GENERAL, "seed=1", "overwrite=true")
+    general = pool.artifact("drafters", "general")
+    for again in ((*GENERAL, "seed=1"), ("import", f"path={general}", "name=general")):
+        line = pool(*again, "overwrite=true").one_line()
+        assert "is the generalist of math, sql, which need exactly its weights; type name=OTHER" in line
+    shutil.rmtree(general)
+    assert pool(*GENERAL, "seed=1", "overwrite=true").code == 0
     line = pool("generate", "prompt=x", "drafter=sql").one_line()
     assert "with digest" in line and "overwrite=true" in line
 

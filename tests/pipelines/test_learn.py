@@ -235,6 +235,9 @@ def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, m
     learned = report["curves"]["learned"]
     assert [(version["seed"], version["requests"]) for version in learned] == [(0, 16), (5, 16)]
     assert {(version["kind"], version["state"]) for version in learned} == {("traffic-1", "joined")}
+    for name, state in (("traffic", "left"), ("traffic-seed5", "joined")):  # the experts of earlier seeds are deleted
+        (version,) = LearnedRecord.read(pool.runs / "tiny" / name).versions
+        assert version.state == state and pool.artifact("drafters", version.name).exists() == (state == "joined")
     assert "seed 5, after 16 requests: traffic-1-" in done.out and "with learned experts and memory" in done.out
     assert "with 2 seeds)" in done.out and "requests of b, tokens/s over those without learning" in done.out
     moving = report["curves"]["mat_by_request"]

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from drafterforge.artifacts.folder import write_artifact
 from drafterforge.cli import main
 from tests.data.prompt_files import write_lines
 from tests.evaluation.test_planning import TOY
@@ -99,12 +100,26 @@ def test_what_nothing_mends_is_said_at_once(folder, capsys):
     assert "more disk is needed" in out and "estimated to fit" not in out
 
 
-def test_artifacts_that_estimates_do_not_read_are_mentioned(folder, capsys):
+def test_a_lora_is_planned_where_the_command_would_train_it(folder, capsys):
+    path = folder.parent / "runs" / "toy" / "drafters" / "general"
+    config = {"drafter": {"kind": "eagle3", "tuning": "full"}, "domain": "general"}
+    with write_artifact(path, kind="drafters", name="general", target="toy", target_fingerprint="", config=config):
+        pass
+    tables = []
+    for typed in ([], ["drafter=lora"], ["drafter=eagle3"]):
+        assert planned(folder, "device=h100", *typed) == 0
+        captured = capsys.readouterr()
+        assert ("sql adds a LoRA to general" in captured.err) == (not typed)
+        tables.append(captured.out.partition("next: ")[0])
+    assert tables[0] == tables[1] != tables[2]
+
+
+def test_answers_that_estimates_do_not_read_are_mentioned(folder, capsys):
     assert planned(folder, "device=h100") == 0
-    assert "reads no artifacts" not in capsys.readouterr().out
+    assert "reads no answers" not in capsys.readouterr().out
     (folder.parent / "runs" / "toy" / "answers" / "sql").mkdir(parents=True)
     assert planned(folder, "device=h100") == 0
-    assert "reads no artifacts" in capsys.readouterr().out
+    assert "reads no answers" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

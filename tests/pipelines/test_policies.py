@@ -10,8 +10,8 @@ import pytest
 
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.cli import main
-from drafterforge.evaluation import trace_recording
-from drafterforge.pipelines import train_policy
+from drafterforge.evaluation import calibration, trace_recording
+from drafterforge.pipelines import train_drafter, train_policy
 from drafterforge.schedulers.latency import read_profile
 from drafterforge.schedulers.policy import load_policy
 from tests.pipelines.conftest import PLAIN, Bench
@@ -53,6 +53,8 @@ def test_train_policy_records_calibrates_trains_and_measures(policies):
     assert {"tiny/traces/sql", "tiny/latency/sql", "tiny/policies/planner", "tiny/reports/policy-planner"} <= set(
         policies.finished()
     )
+    report = open_artifact(policies.artifact("reports", "policy-planner"), "reports")
+    assert {parent["kind"] for parent in report.parents} == {"policies", "drafters"}
     metrics = open_artifact(policies.artifact("traces"), "traces").metrics
     assert metrics["answers"] > 0 and metrics["positions"] >= metrics["answers"] and metrics["bytes_per_position"] > 0
     assert "cpu" in metrics["device"]
@@ -189,6 +191,9 @@ MISTAKES = {
     ),
     "measured trees up to 4 nodes": ("train-policy", *SQL, "grid.num_tokens=[1,2,4,99]", "grid.depths=[1,2]"),
     "traces record the scores of top_k=2, which the grid": ("train-policy", *SQL, "policy=ltd", "grid.top_ks=[1]"),
+    "lacks drafter=sql, whose trees the policy chooses": ("train-policy", *SQL, "traces.drafters=[general]"),
+    "policy.actor must list sizes >= 1, got [0]": ("train-policy", *SQL, "policy=resps", "policy.actor=[0]"),
+    "name=router is the pool's router": ("train-policy", *SQL, "policy=planner", "name=router"),
     "too few to price": ("calibrate", *SQL, "latency.num_prompts=1", "overwrite=true"),
     "latency.path=nowhere.json: there is no such file": ("train-policy", *SQL, "latency.path=nowhere.json"),
     "seeds= is read by policies with a network only": ("train-policy", *SQL, "seeds=[1]"),
@@ -249,6 +254,36 @@ def test_a_profile_of_another_target_is_refused_before_anything_is_recorded(poli
     line = policies("train-policy", *SQL, f"latency.path={tmp_path / 'other.json'}", "name=new").one_line()
     assert "measured for target 'another', but this is 'tiny'" in line and "calibrate drafter=sql" in line
     assert not policies.artifact("traces").exists()
+
+
+def test_a_profile_that_was_measured_otherwise_is_measured_again_on_demand(policies, monkeypatch):
+    monkeypatch.setattr(calibration, "describe_device", lambda device: "another")
+    typed = ("train-policy", *SQL, "policy=planner", "name=new", "live.num_prompts=0")
+    line = policies(*typed).one_line()
+    assert (
+        'latency/sql was measured otherwise (device: "cpu' in line and "type overwrite=true to measure it again" in line
+    )
+    assert policies(*typed, "overwrite=true").code == 0
+    assert read_profile(policies.artifact("latency")).device == "another"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "command"),
+    [
+        (train_policy, ("train-policy", *SQL, "policy=planner")),
+        (train_drafter, ("train-drafter", "domain=sql", "experiment=smoke")),
+    ],
+)
+def test_a_decoder_that_is_not_lossless_exits_with_1_after_its_report(policies, monkeypatch, pipeline, command):
+    real = pipeline.decode_held_out
+
+    def lossy(*inputs):
+        rows, more = real(*inputs)
+        return [row | {"mismatches": 1} for row in rows], more
+
+    monkeypatch.setattr(pipeline, "decode_held_out", lossy)
+    done = policies(*command)
+    assert done.code == 1 and "not lossless: " in done.err and "next: drafterforge" in done.out
 
 
 def test_a_policy_of_other_settings_is_refused_before_anything_is_recorded(policies):

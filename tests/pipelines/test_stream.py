@@ -72,6 +72,13 @@ def test_a_stream_trains_validates_and_is_emptied(bench: Bench, tmp_path):
     manifest = json.loads((bench.artifact("drafters") / "manifest.json").read_text())
     assert manifest["config"]["features"] == "streamed" and manifest["metrics"]["val_prompts"] == 4
     assert "was trained before" in bench(*TRAIN, f"data.stream={ring}").err
+    line = bench(*TRAIN, f"data.stream={ring}", "data.stream_epochs=2").one_line()
+    assert "was made with other settings (stream_epochs: null there, 2 now)" in line
+    line = bench(*TRAIN, f"data.stream={ring}", "trainer.lr=5e-4", "overwrite=true").one_line()
+    assert "sql has read the first" in line and "type data.stream=OTHER here and for prepare-data" in line
+    shutil.rmtree(bench.artifact("answers"))
+    line = bench(*TRAIN, f"data.stream={ring}", "overwrite=true").one_line()
+    assert "sql has read the first" in line
 
 
 def test_a_stream_is_needed_until_the_drafter_is_written(bench: Bench, tmp_path, monkeypatch):

@@ -76,6 +76,16 @@ def test_clients_with_half_a_request_do_not_take_the_place_of_later_ones(speakin
         assert up.ask().status_code == 200
 
 
+def test_an_upload_over_an_old_connection_is_not_the_one_that_is_silent_the_longest(speaking):
+    with serving(Engine(speaking), max_connections=2) as up, clients(up, 1) as (old,), clients(up, 1) as (silent,):
+        eventually(lambda: len(up.service.connections.open) == 2)
+        old.sendall(BODY_HEAD)
+        eventually(lambda: any(connection.has_header for connection in up.service.connections.open))
+        with clients(up, 1):
+            eventually(lambda: is_closed(silent))
+            assert not is_closed(old)
+
+
 def test_more_requests_than_connections_are_a_503_in_the_usual_shape(speaking, gate):
     with serving(Engine(speaking, max_batch=4), max_connections=2) as up, ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(up.ask) for _ in range(2)]

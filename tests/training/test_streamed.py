@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,10 +23,10 @@ from drafterforge.data.served import ServedAnswer, ServedCaptures
 from drafterforge.data.stream import StreamRecord, StreamWriter, finish_stream, used_bytes
 from drafterforge.data.stream_reader import StreamReader
 from drafterforge.drafters.eagle3.train.module import DistillModule
-from drafterforge.errors import ArtifactError, Terminated
+from drafterforge.errors import ArtifactError, ConfigError, Terminated
 from drafterforge.targets.capture import FeatureCapture
 from drafterforge.training.batches import PackedData
-from drafterforge.training.streamed import StreamedData, streamed
+from drafterforge.training.streamed import StreamedData, require_start, streamed
 from drafterforge.training.trainer import distil
 from tests.models import tiny_drafter, tiny_model, tiny_target
 from tests.training.runs import SHORT, Killed
@@ -207,6 +208,31 @@ def test_the_largest_seed_shuffles_a_stream(tmp_path, filled):
     reader = StreamReader(shutil.copytree(filled, tmp_path / "ring"), "run")
     data = StreamedData(reader, FeatureCapture(tiny_target(eos_token_id=None)), set(), 48, 2**32 - 1)
     assert sum(sum(batch.lengths) for batch in data) == sum(len(row.input_ids) for row in answers())
+
+
+@pytest.mark.parametrize("held_out", [{"val": 1}, {}], ids=["of prepare-data", "of a server"])
+def test_only_the_traffic_of_a_server_begins_after_what_was_read_before(tmp_path, capsys, held_out):
+    ring = tmp_path / "ring"
+    writer = StreamWriter(ring, LIMIT, TAPS, held_out=held_out)
+    writer.add(0, extracted(answers()[0]))
+    writer.close(5)
+    config = load_config("train_drafter", TrainDrafterConfig, ["domain=sql", f"data.stream={ring}"])
+    require_start(config, tmp_path)
+    StreamReader(ring, "sql").release(1)
+    read = "the first 1 shards"
+    with pytest.raises(ConfigError, match=f"sql has read {read} of .* before") if held_out else nullcontext():
+        require_start(config, tmp_path)
+    assert (f"{read} were read before; training begins after them" in capsys.readouterr().err) != bool(held_out)
+    (tmp_path / "last.ckpt").touch()
+    require_start(config, tmp_path)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_stream_that_has_ended_trains_nothing(tmp_path, filled):
+    run = Run(tmp_path, filled)
+    StreamReader(run.ring, "run").finish()
+    with pytest.raises(ConfigError, match="ended before the first step of training: none of its shards from"):
+        run()
 
 
 def test_held_out_prompts_are_not_trained_on(tmp_path, filled):

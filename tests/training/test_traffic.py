@@ -467,6 +467,15 @@ def test_the_record_names_the_newest_drafter_of_each_kind(tmp_path):
     assert LearnedRecord.read(tmp_path).drafters == {"traffic-1": "traffic-1-0a1b-v3"}
 
 
+def test_a_share_of_the_cores_is_one_of_those_that_the_process_may_use(monkeypatch):
+    threads = []
+    monkeypatch.setattr(traffic.torch, "set_num_threads", threads.append)
+    for name, function in (("nice", int), ("sched_setscheduler", print), ("cpu_count", lambda: 64)):
+        monkeypatch.setattr(traffic.os, name, function, raising=False)
+    monkeypatch.setattr(traffic.os, "sched_getaffinity", lambda process: {3, 5}, raising=False)
+    assert (traffic.spare_the_machine(0.25), threads) == (0.5, [1])
+
+
 def test_training_works_for_its_share_of_the_time():
     pace, began, worked = Pace(0.25), time.monotonic(), 0.0
     for _ in range(5):
