@@ -14,6 +14,7 @@ from drafterforge.assembly.runs import drafter_manifest, find_drafter, fingerpri
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.hints import command_for_policy
 from drafterforge.config.progress import bar
+from drafterforge.data.prompts import MIN_VERDICT
 from drafterforge.evaluation.calibration import require_cycles_to_calibrate
 from drafterforge.evaluation.lossless import PlainComparison
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
@@ -183,7 +184,8 @@ def spread_over_seeds(
     if live:
         pairs = [timed_pairs(answers[name], answers[static]) for name in methods.values()]
         spread["live"] = mean_and_spread([live[name] for name in methods.values()])
-        spread["live"]["ci95"] = [round(bound, 4) for bound in bootstrap_mean_ratio(pairs)]
+        is_enough = len(pairs[0]) >= MIN_VERDICT
+        spread["live"]["ci95"] = [round(bound, 4) for bound in bootstrap_mean_ratio(pairs)] if is_enough else None
     return spread
 
 

@@ -18,7 +18,7 @@ from drafterforge.evaluation.lossless import (
     top2_margin,
 )
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
-from drafterforge.evaluation.rows import build_row, paired_p, speedup_interval, tokens_per_s
+from drafterforge.evaluation.rows import build_row, macro_speedup, paired_p, speedup_interval, tokens_per_s
 from drafterforge.evaluation.timing import generate_in_turns
 from drafterforge.reporting.artifact import build_report
 from drafterforge.reporting.console import print_table
@@ -130,6 +130,14 @@ def test_the_interval_holds_the_ratio_and_narrows_with_prompts():
         assert [low, high] == speedup_interval(answers, baseline)
         widths.append(high - low)
     assert widths[1] < widths[0] / 2
+
+
+def test_too_few_prompts_have_no_interval():
+    many = [generation(n, 0.1 * n) for n in (5, 9, 3, 12)]
+    for count in (1, 2, 3):
+        assert speedup_interval(many[:count], many[:count]) is None
+        assert macro_speedup(many[:count], many[:count]) == {"speedup_macro": 1.0, "speedup_macro_ci95": None}
+    assert speedup_interval(many, many) == macro_speedup(many, many)["speedup_macro_ci95"] == [1.0, 1.0]
 
 
 def test_the_test_of_pairs_sees_a_difference_and_its_absence():

@@ -258,6 +258,7 @@ def test_sampled_answers_are_replayed_and_timed_as_they_are_decoded(pool):
     assert done.code == 0, done.err
     report = report_of(pool)
     assert {row["temperature"] for row in report["rows"]} == {1.0}
+    assert " temperature=1 prompt=" in report["curves"]["commands"]["general alone"]
     live = [row for row in report["rows"] if row["source"] == "live" and row["domain"] == "all"]
     assert [row["method"] for row in live] == ["autoregressive", "general alone", "hedgespec over the pool"]
     assert all(row["mismatches"] == 0 for row in live)
