@@ -73,10 +73,11 @@ def run(cfg: Config) -> Path:
     test, drafter = traces.split("test"), traces.drafter(cfg.drafter)
     replays = replayed_rows(schedules, test, drafter, grid, profile, traces.split("train"))
     console.print_replayed_schedules(replays, profile.device)
-    rows, answers = decode_held_out(cfg, target, test, schedules)
+    rows, answers, mismatches = decode_held_out(cfg, target, test, schedules)
     names = {seed: schedules[folder.name].name for seed, folder in folders.items()}
     spread = spread_over_seeds(names, replays, rows, answers)
-    curves = {"replayed": replays, "grid": grid.as_dict(), "seeds": spread} | profile_curves(cfg, profile)
+    curves = {"replayed": replays, "grid": grid.as_dict(), "seeds": spread, "mismatches": mismatches}
+    curves |= profile_curves(cfg, profile)
     report, file = write_policy_report(cfg, target, path.name, "schedules, held out", rows, curves, path)
     console.print_live_schedules(report["rows"])
     console.print_noise(report)
