@@ -365,7 +365,9 @@ MISTAKES = {
     "suite.name must be one of": "suite.name=domain",
     "measures nothing": "suite.replay=false suite.timed_prompts=0",
     "limit must be >= 0": "limit=-1",
-    "timed at several temperatures; type suite.temperatures=[1]": "suite.name=scaling suite.temperature=1",
+    "not by suite=scaling; leave it out, or type suite.temperatures=": "suite.name=scaling suite.temperature=1",
+    "not by suite=domains; leave it out, or type suite.temperature=": "suite.temperatures=[0.7]",
+    "suite.selectors= is read with suite.replay=true only": "suite.replay=false",
     "suite=papers needs question files": "suite=papers",
     "the requests of a batch have different experts": "suite.name=scaling suite.methods=[generalist,expert]",
 }
