@@ -35,6 +35,7 @@ CURVES = {
     "num_prompts, live_tokens_per_s, predicted_tokens_per_s, median_error, prompts: [row], and same_load with these",
     "commands": "{method: the command that decodes with it}",
     "again": "the command that times again",
+    "recalibrate": "the command that measures the latency profile of this device again",
     "drafters": "{method: {drafter: {cycles, accepted_tokens}}} of pools in vLLM, where the server counts them",
     "profile_error": "median error of the latency profile on held-out answers",
     "mat_by_request": "{method: [[requests, mean, least, most]]}, tokens a cycle in the last 50 requests, over seeds",

@@ -294,6 +294,7 @@ def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(poo
         "sql alone with 3/2/1",
     ]
     assert all(row["mismatches"] == 0 for row in live)
+    assert [(parent["kind"], parent["name"]) for parent in report["parents"]][-1] == ("policies", "planner")
     command = report["curves"]["commands"]["sql alone with 3/2/1"]
     assert "drafter=sql runtime.num_tokens=3 runtime.depth=2 runtime.top_k=1 " in command
     entries = load_measurements(pool.artifact("reports", "domains") / FILE)

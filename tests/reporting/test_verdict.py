@@ -68,12 +68,15 @@ def test_a_quiet_report_with_narrow_intervals_has_no_noise():
 def test_wide_intervals_and_load_are_flagged_with_the_command_that_times_again():
     sessions = [{"requests": 4, "other_cores": 0.1}, {"requests": 4, "other_cores": 3.2}]
     machine = {"cores": 2, "threads": 2, "sessions": sessions}
-    report = report_of([20.0] * 8, [30.0] * 8, machine=machine, profile_error=0.696, again="drafterforge eval")
+    commands = {"again": "drafterforge eval", "recalibrate": "drafterforge calibrate"}
+    report = report_of([20.0] * 8, [30.0] * 8, machine=machine, profile_error=0.696, **commands)
     report["rows"][1]["speedup_ci95"] = [0.49, 1.48]
-    wide, busy, mixed, profile, again = noise_of(report)
+    wide, busy, mixed, again, profile, recalibrate = noise_of(report)
     assert wide == "Wide intervals (over 40% of the speed-up): sql."
     assert "other programs used up to 3.2 of 2 cores" in busy and "resumed" in mixed and "0.1, 3.2 cores" in mixed
     assert "held-out answers is 70%" in profile and again == "To time again on a quiet machine, type: drafterforge eval"
+    assert recalibrate == "To calibrate again on a quiet machine, type: drafterforge calibrate"
+    assert noise_of(full_report(curves={"profile_error": 0.696, "again": "drafterforge eval"})) == [profile]
     timed = tables_of(report)[0]
     assert next(row for row in timed.cells if row[0] == "sql")[2] == "0.49-1.48 (wide)" and "Wide:" in timed.note
 
