@@ -61,9 +61,9 @@ def run(cfg: Config) -> Path:
     target = load_target(cfg.target)
     pool, shape = build_pool(cfg.pool, cfg.runtime, RunsFolder(cfg.runs_dir, target), cfg.seed)
     check_methods(cfg.suite.all_methods, pool.names)
-    parents = drafter_manifests(cfg, target, pool)
+    drafters, policies = drafter_manifests(cfg, target, pool), policy_manifests(cfg, target)
     path = artifact_dir(cfg.runs_dir, target.name, "reports", cfg.name or cfg.suite.name)
-    suite = Suite(cfg, target, open_cache(cfg, target, path, parents, prompts), questions)
+    suite = Suite(cfg, target, open_cache(cfg, target, path, drafters, policies, prompts), questions)
     factory = MethodFactory(cfg, target, pool, shape)
     factory.check(cfg.suite.all_methods if cfg.suite.timed_prompts else ())
 
@@ -110,7 +110,7 @@ def run(cfg: Config) -> Path:
         rows=rows,
         curves=curves,
         config=settings_of(cfg),
-        parents=parents,
+        parents=[*drafters, *policies],
         measurements=timings + (replay.measurements() if replay else []),
     )
     drop_staging(path)
@@ -146,7 +146,12 @@ def policy_manifests(cfg: Config, target: Target) -> list[Manifest]:
 
 
 def open_cache(
-    cfg: Config, target: Target, path: Path, drafters: Sequence[Manifest], prompts: Mapping[str, Any]
+    cfg: Config,
+    target: Target,
+    path: Path,
+    drafters: Sequence[Manifest],
+    policies: Sequence[Manifest],
+    prompts: Mapping[str, Any],
 ) -> ResumeCache:
     """The cache of finished parts; without `overwrite`, ArtifactError if it has parts of other settings or drafters.
 
@@ -161,7 +166,7 @@ def open_cache(
         "dtype": str(target.dtype),
         "device": describe_device(target.device),
         "drafters": [drafter.as_parent() for drafter in drafters],
-        "policies": [policy.as_parent() for policy in policy_manifests(cfg, target)],
+        "policies": [policy.as_parent() for policy in policies],
         "questions": prompts["questions"],
     }
     if cfg.overwrite:

@@ -22,7 +22,7 @@ from drafterforge.evaluation.served_target import open_served_target
 from drafterforge.evaluation.suite_checks import check_suite
 from drafterforge.evaluation.suites import Suite, prompts_identity, suite_questions
 from drafterforge.evaluation.vllm_methods import ServedMethods, serve_commands
-from drafterforge.evaluation.vllm_server import find_command
+from drafterforge.evaluation.vllm_server import find_command, installed_version
 from drafterforge.evaluation.vllm_timing import ServerGroup, VllmTiming, request_groups, served_mismatches
 from drafterforge.reporting.artifact import PAGE, require_lossless, write_report
 from drafterforge.reporting.code_state import code_state
@@ -44,6 +44,7 @@ def run(cfg: EvaluateConfig) -> Path:
     served = ServedMethods(cfg, target, command, staging_folder(path))
     methods = served.build()
     sources = {"target": target.fingerprint, "drafters": served.identities, "command": str(command)}
+    sources |= {"vllm": installed_version(command)}
     sources |= {"device": describe_device(choose_device("auto")), "questions": prompts["questions"]}
     cache = open_cache(cfg, path, sources)
 
@@ -81,7 +82,7 @@ def run(cfg: EvaluateConfig) -> Path:
         config=settings_of(cfg),
         parents=(),
         measurements=measurements,
-        device=target.describe_device(servers.version),
+        device=target.describe_device(timing.version),
         logs=[log for log in servers.logs if log.is_file()],
     )
     drop_staging(path)

@@ -35,6 +35,7 @@ from drafterforge.evaluation.requests import Request
 from drafterforge.evaluation.step_clock import StepClock
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.reporting.artifact import require_lossless, write_report
+from drafterforge.reporting.code_state import code_state
 from drafterforge.reporting.console import print_noise, print_table
 from drafterforge.reporting.drafter_verdict import drafter_verdict, pairing_of
 from drafterforge.targets.device import describe_device
@@ -130,6 +131,7 @@ def open_measurements(cfg: Config, target: Target, path: Path, names: list[str],
     runs = RunsFolder(cfg.runs_dir, target)
     identity = settings(cfg) | {
         "drafterforge": __version__,
+        "code": code_state(),
         "target": target.fingerprint,
         "dtype": str(target.dtype),
         "device": describe_device(target.device),

@@ -9,10 +9,12 @@ from typing import Any
 from drafterforge.artifacts.folder import open_artifact
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.assembly.runs import drafter_manifest, find_drafter
-from drafterforge.config.commands import TrainPolicyConfig
+from drafterforge.config.catalogue import group_choices, group_values
+from drafterforge.config.commands import CalibrateConfig, TrainPolicyConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.hints import target_flags
+from drafterforge.config.hints import settings_flags, shell_value, target_flags
 from drafterforge.config.progress import say
+from drafterforge.config.replay import GridConfig, LatencyConfig
 from drafterforge.evaluation.calibration import (
     action_grid,
     latency_profile,
@@ -32,6 +34,7 @@ from drafterforge.evaluation.policy_comparison import (
 )
 from drafterforge.evaluation.router_training import train_router
 from drafterforge.evaluation.trace_recording import record_traces
+from drafterforge.pipelines import calibrate
 from drafterforge.reporting import console
 from drafterforge.reporting.artifact import require_lossless, write_report
 from drafterforge.reporting.policy_verdict import beats_best_static, policy_verdict, seeds_sentence
@@ -63,7 +66,7 @@ def run(cfg: Config) -> Path:
     profile_dir, profile = latency_profile(cfg, target, grid)
     if cfg.policy.method == "joint":
         curves = replay_joint_selection(traces, grid, profile, cfg.policy.arms)
-        return report_joint_selection(cfg, target, curves | profile_curves(cfg, profile), traces_dir)
+        return report_joint_selection(cfg, target, curves | profile_curves(cfg, profile, profile_dir), traces_dir)
 
     for seed, folder in folders.items():
         seeded = replace(cfg, seed=seed, seeds=[])
@@ -73,10 +76,11 @@ def run(cfg: Config) -> Path:
     test, drafter = traces.split("test"), traces.drafter(cfg.drafter)
     replays = replayed_rows(schedules, test, drafter, grid, profile, traces.split("train"))
     console.print_replayed_schedules(replays, profile.device)
-    rows, answers = decode_held_out(cfg, target, test, schedules)
+    rows, answers, mismatches = decode_held_out(cfg, target, test, schedules)
     names = {seed: schedules[folder.name].name for seed, folder in folders.items()}
     spread = spread_over_seeds(names, replays, rows, answers)
-    curves = {"replayed": replays, "grid": grid.as_dict(), "seeds": spread} | profile_curves(cfg, profile)
+    curves = {"replayed": replays, "grid": grid.as_dict(), "seeds": spread, "mismatches": mismatches}
+    curves |= profile_curves(cfg, profile, profile_dir)
     report, file = write_policy_report(cfg, target, path.name, "schedules, held out", rows, curves, path)
     console.print_live_schedules(report["rows"])
     console.print_noise(report)
@@ -136,8 +140,44 @@ def write_policy_report(
     )
 
 
-def profile_curves(cfg: Config, profile: LatencyProfile) -> dict[str, Any]:
-    """The latency profile that priced the schedules, as the report names it."""
-    again = f"drafterforge calibrate drafter={cfg.drafter}{target_flags(cfg)} overwrite=true"
-    priced_by = {"priced_by": cfg.latency.device} if cfg.latency.device else {}
-    return {"profile": profile.device, "profile_error": profile.errors.get("total"), "again": again} | priced_by
+def profile_curves(cfg: Config, profile: LatencyProfile, folder: Path) -> dict[str, Any]:
+    """The latency profile that priced the schedules, as the report names it, and what to type if figures are noisy."""
+    curves = {"profile": profile.device, "profile_error": profile.errors.get("total")}
+    curves["again"] = f"drafterforge train-policy{typed_flags(cfg)}{target_flags(cfg)}"
+    if cfg.latency.device:
+        curves["priced_by"] = cfg.latency.device
+    if not cfg.latency.is_named:
+        measured = open_artifact(folder, "latency").config
+        config = CalibrateConfig(
+            target=cfg.target,
+            grid=GridConfig(**measured["grid"]),
+            latency=LatencyConfig(**measured["latency"]),
+            runtime=cfg.runtime,
+            drafter=cfg.drafter,
+            domains=cfg.traces.domains,
+            runs_dir=cfg.runs_dir,
+            seed=measured["seed"],
+        )
+        typed = f"drafter={cfg.drafter}{target_flags(cfg)}{calibrate.typed_flags(config)}"
+        curves["recalibrate"] = f"drafterforge calibrate {typed} overwrite=true"
+    return curves
+
+
+def typed_flags(cfg: Config) -> str:
+    """What was typed besides target and runs_dir, each key after a space: it decodes with the same policies again."""
+    defaults = Config()
+    policy = cfg.policy.name if cfg.policy.name in group_choices("policy") else cfg.policy.method
+    grid = cfg.grid.name if cfg.grid.name in group_choices("grid") else defaults.grid.name
+    values = {
+        "policy": type(cfg.policy)(**group_values("policy", policy)),
+        "grid": GridConfig(**group_values("grid", grid)),
+    }
+    flags = [f" policy={policy}", f" grid={grid}" if grid != defaults.grid.name else ""]
+    for group in ("policy", "grid", "traces", "latency", "live", "runtime"):
+        flags.append(settings_flags(group, getattr(cfg, group), values.get(group, getattr(defaults, group))))
+    flags += [
+        f" {key}={shell_value(getattr(cfg, key))}"
+        for key in ("drafter", "name", "seed", "seeds")
+        if getattr(cfg, key) != getattr(defaults, key)
+    ]
+    return "".join(flags)

@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> None:
     schedules = schedules_of(cfg, target, grid, traces, profile, policies)
     replays = [schedule_figures(schedule, test, drafter, profile) for schedule in schedules.values()]
     print_replayed_schedules(replays, profile.device)
-    rows, _ = decode_held_out(cfg, target, test, schedules)
+    rows, *_ = decode_held_out(cfg, target, test, schedules)
     print_live_schedules(rows)
     rates = {row["name"]: row["tokens_per_s"] for row in replays}
     live = {row["method"]: row["over_best_static"] for row in rows}

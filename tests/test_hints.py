@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from drafterforge.cli import COMMANDS, main
-from drafterforge.config.commands import CalibrateConfig, EvaluateConfig, TrainDrafterConfig
+from drafterforge.config.commands import CalibrateConfig, EvaluateConfig, TrainDrafterConfig, TrainPolicyConfig
 from drafterforge.config.compose import load_config
 from drafterforge.config.hints import (
     command_for,
@@ -22,7 +22,7 @@ from drafterforge.config.hints import (
     typed_settings,
 )
 from drafterforge.errors import ArtifactError
-from drafterforge.pipelines import calibrate, plan
+from drafterforge.pipelines import calibrate, plan, train_policy
 
 ROOT = Path(__file__).parents[1]
 
@@ -121,6 +121,17 @@ def test_the_settings_that_an_evaluation_is_typed_with_again():
     cfg = load_config("eval", EvaluateConfig, typed)
     assert shlex.split(typed_settings(cfg)) == typed
     assert typed_settings(load_config("eval", EvaluateConfig, [])) == "suite=mixed"
+
+
+POLICY = "policy=resps-text grid=small grid.depths=[1,2] traces.temperature=1 latency.path=tests seed=3 name=house"
+
+
+@pytest.mark.parametrize("typed", ["", POLICY, "policy=ltd policy.name=own latency.device=h100-8b seeds=[1,2]"])
+def test_what_was_typed_of_a_policy_is_typed_again(typed):
+    cfg = load_config("train_policy", TrainPolicyConfig, typed.split())
+    again = shlex.split(train_policy.typed_flags(cfg))
+    assert load_config("train_policy", TrainPolicyConfig, again) == cfg
+    assert len(again) == max(len(typed.split()), 1)
 
 
 CALIBRATE = "drafter=sql name=quiet grid=small grid.depths=[1,2] latency.num_prompts=99 seed=3 domains=[sql]"

@@ -239,6 +239,11 @@ class EvaluateConfig:
         reports = [report.strip() for report in self.compare.split(",")]
         require(not self.compare or (len(reports) == 2 and all(reports)), f"compare must be A,B, got {self.compare!r}")
 
+    def require_read(self, typed: Iterable[str]) -> None:
+        """ConfigError for a typed key of the suite that it does not read.  typed: keys."""
+        if not self.compare:
+            self.suite.require_read(key.split(".")[1] for key in typed if key.startswith("suite."))
+
 
 @dataclass(frozen=True)
 class DoctorConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from drafterforge.config.checks import require, require_at_least, require_choice, require_counts, require_share
@@ -10,8 +11,28 @@ from drafterforge.config.fields import setting
 
 VLLM = "vllm"  # the suite whose methods are servers
 SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling", "auto", VLLM)
-READERS = {"questions": ("papers", "auto", VLLM), "benchmarks": ("papers", "auto", VLLM), "server_args": (VLLM,)}
 ALL = "all"  # domain of rows over several domains
+OURS = tuple(name for name in SUITES if name != VLLM)  # decoded in this process
+READERS = {  # suites that read a key; keys that are not listed are read by all
+    **dict.fromkeys(("questions", "benchmarks"), ("papers", "auto", VLLM)),
+    "conversations": ("mixed", "ood", "auto"),
+    **dict.fromkeys(("replay", "check_live", "selectors", "schedulers", "tuning_prompts", "pool_orders"), OURS),
+    "openvino": OURS,
+    "temperature": tuple(name for name in OURS if name not in ("scaling", "auto")),
+    **dict.fromkeys(("temperatures", "batch_sizes"), ("scaling", "auto", VLLM)),
+    "context_lengths": ("scaling", "auto"),
+    "pool_sizes": ("scaling",),
+    **dict.fromkeys(("cell_methods", "cell_prompts", "warm_up_prompts"), ("auto",)),
+    **dict.fromkeys(("vllm_command", "server_args", "server_env", "num_speculative_tokens"), (VLLM,)),
+    **dict.fromkeys(("ports", "start_s", "together", "rounds"), (VLLM,)),
+}
+NEEDS = {  # key -> the setting with which it is read, as it is typed
+    **dict.fromkeys(("check_live", "selectors", "schedulers", "tuning_prompts", "pool_orders"), "replay=true"),
+    "benchmarks": "questions=FOLDER",
+    "openvino": "methods=[openvino]",
+    "rounds": "together=false",
+}
+SIMILAR = {"temperature": "temperatures", "temperatures": "temperature"}
 AUTOREGRESSIVE, GENERALIST, EXPERT = "autoregressive", "generalist", "expert"
 DATASTORE = "datastore"  # the datastore of the pool, or retrieval in the text if it has none
 GENERATE, LOOKUP, OPENVINO = "hf_generate", "hf_prompt_lookup", "openvino"  # methods of other programs
@@ -44,7 +65,9 @@ class SuiteConfig:
     questions: str = setting("", "papers, auto, vllm: folder, file or hub id of the question files")
     benchmarks: list[str] = setting([], "papers, auto, vllm: names of question files; empty: all")
     num_prompts: int = setting(64, "number of requests; with question files: of each file, turns not counted")
-    conversations: float = setting(0.25, "mixed: share of requests that continue an answer of another domain")
+    conversations: float = setting(
+        0.25, "mixed, ood, auto: share of requests that continue an answer of another domain"
+    )
     tuning_prompts: int = setting(32, "further requests, to tune the constants of bandits; 0: use the defaults")
     replay: bool = setting(True, "record every position of the answers, and replay all selectors exactly")
     selectors: list[str] = setting([], "selectors to replay; empty: all")
@@ -93,10 +116,6 @@ class SuiteConfig:
         require_at_least("suite.tuning_prompts", self.tuning_prompts, 0)
         require_at_least("suite.timed_prompts", self.timed_prompts, 0)
         require_at_least("suite.temperature", self.temperature, 0.0)
-        require(
-            not self.temperature or self.name not in ("scaling", "auto", VLLM),
-            f"suite={self.name} is timed at several temperatures; type suite.temperatures=[{self.temperature:g}]",
-        )
         require_at_least("suite.warm_up_prompts", self.warm_up_prompts, 0)
         require_share("suite.conversations", self.conversations)
         require(bool(self.domains), "suite.domains must name a domain, such as [sql]")
@@ -104,22 +123,39 @@ class SuiteConfig:
             self.name != "auto" or ("auto" in self.methods and "auto" in self.cell_methods),
             "suite=auto compares the method auto with others; add it to suite.methods and suite.cell_methods",
         )
-        require(
-            self.name != VLLM or not (self.replay or self.check_live),
-            "suite=vllm times servers and replays nothing; leave out suite.replay and suite.check_live",
-        )
         for key, least in (("temperatures", 0), ("batch_sizes", 1), ("context_lengths", 1), ("pool_sizes", 1)):
             for value in getattr(self, key):
                 require_at_least(f"suite.{key}", value, least)
-        for key, suites in READERS.items():
-            require(
-                not getattr(self, key) or self.name in suites,
-                f"suite.{key}= is read by suite={'|'.join(suites)} only, not by suite={self.name}; leave it out",
-            )
         require(
             self.replay or self.timed_prompts > 0,
             "suite.replay=false with suite.timed_prompts=0 measures nothing; leave one of them out",
         )
+
+    def reads(self, key: str) -> bool:
+        """Whether the suite reads a key."""
+        return self.name in READERS.get(key, SUITES) and self._is_met(NEEDS.get(key, ""))
+
+    def _is_met(self, need: str) -> bool:
+        """Whether a setting of `NEEDS` is made."""
+        settings = {"replay": self.replay, "questions": bool(self.questions), "together": not self.together}
+        return (settings | {"methods": OPENVINO in self.methods}).get(need.partition("=")[0], True)
+
+    def require_read(self, typed: Iterable[str]) -> None:
+        """ConfigError for a typed key that the suite does not read.  typed: keys without `suite.`.
+
+        What another key switches off may also be switched off itself.
+        """
+        for key in typed:
+            suites, need = READERS.get(key, SUITES), NEEDS.get(key, "")
+            readers, similar = "|".join(suites), f", or type suite.{SIMILAR[key]}=" if key in SIMILAR else ""
+            require(
+                self.name in suites,
+                f"suite.{key}= is read by suite={readers} only, not by suite={self.name}; leave it out{similar}",
+            )
+            require(
+                not getattr(self, key) or self._is_met(need),
+                f"suite.{key}= is read with suite.{need} only; type suite.{need}, or leave it out",
+            )
 
     @property
     def all_methods(self) -> list[str]:

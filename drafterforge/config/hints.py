@@ -99,7 +99,7 @@ def typed_settings(cfg: HasEvaluation) -> str:
         f"{group}.{key}": value
         for group, values in defaults.items()
         for key, value in asdict(getattr(cfg, group)).items()
-        if value != values[key] and key != "name"
+        if value != values[key] and key != "name" and (group != "suite" or cfg.suite.reads(key))
     }
     typed |= {key: getattr(cfg, key) for key in ("bundle", "seed") if getattr(cfg, key)}
     return " ".join([f"suite={cfg.suite.name}", *(f"{key}={shell_value(value)}" for key, value in typed.items())])

@@ -11,7 +11,7 @@ from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.methods import AUTOREGRESSIVE
 from drafterforge.evaluation.regret import answers_by_method, fixed_methods, regret_in_seconds
 from drafterforge.evaluation.rows import sections, timed_pairs, tokens_per_s
-from drafterforge.evaluation.statistics import bootstrap_ratio, totals_ratio
+from drafterforge.evaluation.statistics import bootstrap_ratio, interval_of, totals_ratio
 from drafterforge.runtime.rows import Generation
 
 
@@ -62,5 +62,5 @@ def ratios(measurements: Sequence[Measurement]) -> dict[str, Any]:
     for key, name in (("over_best", best), ("over_plain", AUTOREGRESSIVE)):
         pairs = timed_pairs(answers, by_method[name])
         figures[key] = round(totals_ratio(pairs), 4)
-        figures[f"{key}_ci95"] = [round(bound, 4) for bound in bootstrap_ratio(pairs)] if len(pairs) > 1 else None
+        figures[f"{key}_ci95"] = interval_of(bootstrap_ratio, pairs)
     return figures

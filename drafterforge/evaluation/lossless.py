@@ -55,13 +55,13 @@ def find_mismatches(
     answers: Sequence[Generation],
     references: Sequence[Generation],
     exact: Callable[[], tuple[Engine, Engine]] | None = None,
-    sampled: bool = False,
+    draws: Sequence[Sampling] | None = None,
 ) -> list[Mismatch]:
     """A mismatch for each prompt whose tokens differ from the reference, autoregressive decoding.
 
     exact() returns the method's engine and the autoregressive engine in float64; called only for a float32 difference
-    at a near tie, which counts if they do not fit in memory.  sampled: above temperature 0, where any draw may lie at
-    the border of two tokens.
+    at a near tie, which counts if they do not fit in memory.  draws: sampling of each answer; None: greedy.  Above
+    temperature 0 any draw may lie at the border of two tokens.
     """
     mismatches = []
     for index, (answer, reference) in enumerate(zip(answers, references, strict=True)):
@@ -69,10 +69,11 @@ def find_mismatches(
         if position is None:
             continue
         margin = top2_margin(target, [*reference.prompt, *reference.tokens[:position]])
-        rerun = False
-        if exact is not None and (sampled or margin < NEAR_TIE):
+        sampling, rerun = draws[index] if draws else GREEDY, False
+        if exact is not None and (sampling.temperature > 0 or margin < NEAR_TIE):
             try:
-                fast, plain = (engine.generate([reference.prompt], len(reference.tokens))[0] for engine in exact())
+                prompt, count = [reference.prompt], len(reference.tokens)
+                fast, plain = (engine.generate(prompt, count, sampling)[0] for engine in exact())
                 rerun = fast.tokens == plain.tokens
             except (torch.OutOfMemoryError, MemoryError):
                 say(f"float64 does not fit in memory, so near ties of {method} count as mismatches")
@@ -85,19 +86,44 @@ class PlainComparison:
     """Compares answers with plain decoding in the same numerics.
 
     An answer equal to the timed one, which is plain decoding in the fast numerics, is right.  Any other answer in
-    other numerics is compared with plain decoding in these, which is run for it.
+    other numerics is compared with plain decoding in these, which is run for it.  Near ties of float32 are decoded
+    again in float64.
     """
 
     def __init__(self, target: Target, numerics: str, max_new_tokens: int) -> None:
         """numerics: of the answers."""
         self.target, self.max_new_tokens = target, max_new_tokens
         self.plain = None if numerics == "fast" else Engine(target, numerics=numerics)
+        self.fits = True  # the target in float64 in memory, as far as is known
 
-    def differs(self, answer: Generation, reference: Generation, sampling: Sampling = GREEDY) -> bool:
-        """Whether an answer is not that of plain decoding.  reference: that of the fast numerics."""
-        if answer.tokens == reference.tokens or self.plain is None:
-            return answer.tokens != reference.tokens
-        return answer.tokens != self.plain.generate([reference.prompt], self.max_new_tokens, [sampling])[0].tokens
+    def mismatches(
+        self,
+        method: str,
+        answers: Sequence[Generation],
+        references: Sequence[Generation],
+        exact: Callable[[], tuple[Engine, Engine]],
+        draws: Sequence[Sampling] | None = None,
+    ) -> list[Mismatch]:
+        """See `find_mismatches`.  references: plain decoding in the fast numerics.  exact: called in float32 only."""
+
+        def float64_engines() -> tuple[Engine, Engine]:
+            if not self.fits:
+                raise MemoryError  # without loading it again
+            self.fits = False  # if the next line fails
+            engines = exact()
+            self.fits = True
+            return engines
+
+        samplings = draws or [GREEDY] * len(answers)
+        expected = [self._expected(*each) for each in zip(answers, references, samplings, strict=True)]
+        rerun = float64_engines if self.target.dtype == torch.float32 else None
+        return find_mismatches(method, self.target, answers, expected, rerun, samplings)
+
+    def _expected(self, answer: Generation, reference: Generation, sampling: Sampling) -> Generation:
+        """Plain decoding in the numerics of an answer."""
+        if self.plain is None or answer.tokens == reference.tokens:
+            return reference
+        return self.plain.generate([reference.prompt], self.max_new_tokens, sampling)[0]
 
 
 def count_mismatches(mismatches: Sequence[Mismatch]) -> int:

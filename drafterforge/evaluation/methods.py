@@ -34,9 +34,10 @@ class Method:
 
 def commands_of(cfg: EvaluateConfig, methods: Sequence[Method]) -> dict[str, str]:
     """The command that decodes with each method; methods without a command are left out."""
-    target = target_flags(cfg)
+    temperature = f" temperature={cfg.suite.temperature:g}" if cfg.suite.temperature else ""
+    flags = f"{target_flags(cfg)}{temperature}"
     return {
-        method.name: f'drafterforge generate {method.cli_args}{target} prompt="..."'
+        method.name: f'drafterforge generate {method.cli_args}{flags} prompt="..."'
         for method in methods
         if method.cli_args
     }

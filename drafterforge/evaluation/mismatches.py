@@ -20,18 +20,7 @@ from drafterforge.evaluation.scaling import POOL_SIZE
 from drafterforge.evaluation.timing import samplings
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.rows import Generation
-from drafterforge.runtime.sampling import Sampling
 from drafterforge.targets.load import load_target
-
-
-class FixedSampling:
-    """An engine with one fixed sampling."""
-
-    def __init__(self, engine: Engine, sampling: Sampling) -> None:
-        self.engine, self.sampling = engine, sampling
-
-    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Generation]:
-        return self.engine.generate(prompts, max_new_tokens, self.sampling)
 
 
 def settle_mismatches(
@@ -48,17 +37,14 @@ def settle_mismatches(
     def float64_factory() -> MethodFactory:
         return factory.for_target(load_target(dataclasses.replace(cfg.target, dtype="float64")))
 
-    def float64_engines(
-        measurement: Measurement, request: Request, sampling: Sampling
-    ) -> tuple[FixedSampling, FixedSampling]:
+    def float64_engines(measurement: Measurement, request: Request) -> tuple[Engine, Engine]:
         nonlocal fits
         if not fits:
             raise MemoryError  # without loading it again
         fits = False  # if the next line fails
         methods = float64_methods(_pool_size(measurement))
         fits = True
-        engine, baseline = methods[measurement.method].engine_of(request), methods[AUTOREGRESSIVE].engine
-        return FixedSampling(engine, sampling), FixedSampling(baseline, sampling)
+        return methods[measurement.method].engine_of(request), methods[AUTOREGRESSIVE].engine
 
     by_key = {_key(measurement, measurement.method): measurement for measurement in measurements}
     mismatches = []
@@ -68,12 +54,11 @@ def settle_mismatches(
             if answer.tokens == expected.tokens:
                 continue
             request = requests[info.request]
-            sampling = samplings(measurement.temperature, cfg.seed + info.request, 1)[0]
+            draws = samplings(measurement.temperature, cfg.seed + info.request, 1)
             rerun = target.dtype == torch.float32 and not measurement.external
-            exact = (lambda m=measurement, r=request, s=sampling: float64_engines(m, r, s)) if rerun else None
+            exact = (lambda m=measurement, r=request: float64_engines(m, r)) if rerun else None
             pair = [Generation(request.tokens, generation.tokens) for generation in (answer, expected)]
-            sampled = measurement.temperature > 0
-            (mismatch,) = find_mismatches(measurement.method, target, pair[:1], pair[1:], exact, sampled)
+            (mismatch,) = find_mismatches(measurement.method, target, pair[:1], pair[1:], exact, draws)
             section = {key: getattr(measurement, key) for key in ("temperature", "axis", "at")}
             section |= {"batch_size": len(measurement.answers)}
             mismatches.append(mismatch.as_dict() | {"prompt": info.request, **section})

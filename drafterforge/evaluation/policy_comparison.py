@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from drafterforge.assembly.runs import drafter_manifest, find_drafter, fingerpri
 from drafterforge.config.commands import TrainPolicyConfig
 from drafterforge.config.hints import command_for_policy
 from drafterforge.config.progress import bar
+from drafterforge.data.prompts import MIN_VERDICT
 from drafterforge.evaluation.calibration import require_cycles_to_calibrate
-from drafterforge.evaluation.lossless import PlainComparison
+from drafterforge.evaluation.lossless import PlainComparison, count_mismatches
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
 from drafterforge.evaluation.rows import build_row, speedup_interval, timed_pairs, tokens_per_s
 from drafterforge.evaluation.statistics import bootstrap_mean_ratio, mean_and_spread
@@ -33,7 +36,7 @@ from drafterforge.schedulers.actions import NO_DRAFT, ActionGrid, describe
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.schedulers.latency import LatencyProfile
 from drafterforge.schedulers.policy import check_policy, load_policy
-from drafterforge.targets.load import Target
+from drafterforge.targets.load import Target, load_target
 from drafterforge.tree.grow import TreeShape
 
 NO_DRAFTING = "no drafting"  # name of a replayed row
@@ -114,36 +117,39 @@ def open_policy(cfg: TrainPolicyConfig, target: Target, folder: Path) -> Schedul
 
 
 def decode_held_out(
-    cfg: TrainPolicyConfig, target: Target, test: Traces, schedules: dict[str, Schedule]
-) -> tuple[list[dict[str, Any]], dict[str, list[Generation]]]:
-    """Rows of held-out prompts decoded one at a time, methods interleaved, and the answers of each method."""
+    cfg: TrainPolicyConfig, target: Target, test: Traces, schedules: Mapping[str, Schedule]
+) -> tuple[list[dict[str, Any]], dict[str, list[Generation]], list[dict[str, Any]]]:
+    """Rows of held-out prompts decoded one at a time, methods interleaved; each method's answers; the mismatches."""
     count = min(cfg.live.num_prompts, len(test.tokens))
     if not count:
-        return [], {}
+        return [], {}, []
     prompts = [tokens[:begin].tolist() for tokens, begin in zip(test.tokens, test.begins, strict=True)][:count]
-    drafters = open_pool(cfg.runs_dir, target, [cfg.drafter])
-    numerics = choose_numerics(cfg.runtime.numerics, target)
-    methods = [Method(AUTOREGRESSIVE, Engine(target, numerics="fast"))]
-    for schedule in schedules.values():
-        drafter, shape, scheduler = drafters[cfg.drafter], schedule.shape, "static"
-        if shape is None:
-            drafter, scheduler = Pool(drafters, "static", scheduler=schedule.policy), schedule.policy.name
-            shape = choose_shape(cfg.runtime, target.device, target.dtype)
-        engine = Engine(target, drafter, shape, max_batch=1, numerics=numerics)
-        methods.append(Method(schedule.name, engine, "static", scheduler, [cfg.drafter]))
+    methods = live_methods(cfg, target, schedules)
     with bar("decoding held-out answers", count * len(methods)) as progress:
         draws = samplings(cfg.traces.temperature, cfg.seed, count)
         answers = generate_in_turns(methods, prompts, cfg.traces.max_new_tokens, progress.advance, draws)
+
+    @cache
+    def float64_methods() -> dict[str, Method]:
+        exact_target = load_target(replace(cfg.target, dtype="float64"))
+        return {method.name: method for method in live_methods(cfg, exact_target, schedules)}
+
+    def float64_engines(name: str) -> tuple[Engine, Engine]:
+        return float64_methods()[name].engine, float64_methods()[AUTOREGRESSIVE].engine
+
+    numerics = choose_numerics(cfg.runtime.numerics, target)
     static, settled = schedules["best static"].name, PlainComparison(target, numerics, cfg.traces.max_new_tokens)
-    rows = []
+    rows, mismatch_rows = [], []
     for method in methods:
-        compared = zip(answers[method.name], answers[AUTOREGRESSIVE], draws, strict=True)
+        exact = partial(float64_engines, method.name)
+        mismatches = settled.mismatches(method.name, answers[method.name], answers[AUTOREGRESSIVE], exact, draws)
+        mismatch_rows += [mismatch.as_dict() for mismatch in mismatches]
         row = build_row(
             method,
             answers[method.name],
             answers[AUTOREGRESSIVE],
             domain="mixed",
-            mismatches=sum(settled.differs(*each) for each in compared),
+            mismatches=count_mismatches(mismatches),
             dtype=str(target.dtype).removeprefix("torch."),
             numerics=method.engine.numerics,
         )
@@ -155,7 +161,22 @@ def decode_held_out(
         row["p_over_best_static"] = faster_p(answers[method.name], answers[static])
         row["shapes"] = shapes_used(answers[method.name])
         rows.append(row)
-    return rows, answers
+    return rows, answers, mismatch_rows
+
+
+def live_methods(cfg: TrainPolicyConfig, target: Target, schedules: Mapping[str, Schedule]) -> list[Method]:
+    """Plain decoding, then each schedule."""
+    drafters = open_pool(cfg.runs_dir, target, [cfg.drafter])
+    numerics = choose_numerics(cfg.runtime.numerics, target)
+    methods = [Method(AUTOREGRESSIVE, Engine(target, numerics="fast"))]
+    for schedule in schedules.values():
+        drafter, shape, scheduler = drafters[cfg.drafter], schedule.shape, "static"
+        if shape is None:
+            drafter, scheduler = Pool(drafters, "static", scheduler=schedule.policy), schedule.policy.name
+            shape = choose_shape(cfg.runtime, target.device, target.dtype)
+        engine = Engine(target, drafter, shape, max_batch=1, numerics=numerics)
+        methods.append(Method(schedule.name, engine, "static", scheduler, [cfg.drafter]))
+    return methods
 
 
 def seed_folders(cfg: TrainPolicyConfig, path: Path) -> dict[int, Path]:
@@ -183,7 +204,8 @@ def spread_over_seeds(
     if live:
         pairs = [timed_pairs(answers[name], answers[static]) for name in methods.values()]
         spread["live"] = mean_and_spread([live[name] for name in methods.values()])
-        spread["live"]["ci95"] = [round(bound, 4) for bound in bootstrap_mean_ratio(pairs)]
+        is_enough = len(pairs[0]) >= MIN_VERDICT
+        spread["live"]["ci95"] = [round(bound, 4) for bound in bootstrap_mean_ratio(pairs)] if is_enough else None
     return spread
 
 

@@ -63,8 +63,16 @@ class ResumeCache:
             save_measurements(path, measurements)
             return measurements
 
+    def facts(self, name: str) -> dict[str, Any]:
+        """What was saved beside a part."""
+        return _json(self.folder / f"{name}.json") or {}
 
-def _json(path: Path) -> list[dict[str, Any]] | None:
+    def save_facts(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Save facts beside a part, before it is finished."""
+        save_json_atomic(self.folder / f"{name}.json", dict(facts))
+
+
+def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -11,7 +11,13 @@ from scipy.stats import wilcoxon
 from drafterforge.config.evaluation import ALL
 from drafterforge.evaluation.measurements import Measurement
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, INVARIANT, Method
-from drafterforge.evaluation.statistics import bootstrap_macro_ratio, bootstrap_ratio, holm, macro_ratio
+from drafterforge.evaluation.statistics import (
+    bootstrap_macro_ratio,
+    bootstrap_ratio,
+    holm,
+    interval_of,
+    macro_ratio,
+)
 from drafterforge.runtime.rows import Generation
 
 ALL_REQUESTS, OLD_PROMPTS = "all requests", "other domains afterwards"  # of a replay of traffic; other parts overlap
@@ -26,10 +32,8 @@ def tokens_per_s(generations: Sequence[Generation]) -> float:
 
 
 def speedup_interval(generations: Sequence[Generation], baseline: Sequence[Generation]) -> list[float] | None:
-    """95 % bootstrap interval of the ratio of totals, prompts resampled in pairs; None for a single pair."""
-    if len(generations) < 2:
-        return None
-    return [round(bound, 4) for bound in bootstrap_ratio(timed_pairs(generations, baseline))]
+    """95 % bootstrap interval of the ratio of totals, prompts resampled in pairs; None for too few pairs."""
+    return interval_of(bootstrap_ratio, timed_pairs(generations, baseline))
 
 
 def timed_pairs(
@@ -192,7 +196,7 @@ def macro_speedup(generations: Sequence[Generation], baseline: Sequence[Generati
     if baseline is None:
         return {"speedup_macro": None, "speedup_macro_ci95": None}
     pairs = timed_pairs(generations, baseline)
-    bounds = [round(bound, 4) for bound in bootstrap_macro_ratio(pairs)] if len(pairs) > 1 else None
+    bounds = interval_of(bootstrap_macro_ratio, pairs)
     return {"speedup_macro": round(macro_ratio(pairs), 4), "speedup_macro_ci95": bounds}
 
 

@@ -7,11 +7,12 @@ Axes: Q prompts, B draws.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from drafterforge.data.prompts import MIN_VERDICT
 from drafterforge.errors import DrafterforgeError
 
 DRAWS = 2000
@@ -36,6 +37,11 @@ def bootstrap_ratio(pairs: Pairs, seed: int = 0) -> tuple[float, float]:
 def bootstrap_macro_ratio(pairs: Pairs, seed: int = 0) -> tuple[float, float]:
     """95 % interval of `macro_ratio`, prompts resampled in pairs."""
     return _interval(_of_prompts(_resampled(pairs, seed)))
+
+
+def interval_of(bootstrap: Callable[[Pairs], tuple[float, float]], pairs: Pairs) -> list[float] | None:
+    """The rounded interval of a ratio; None for fewer pairs than `MIN_VERDICT`, whose interval is their range."""
+    return [round(bound, 4) for bound in bootstrap(pairs)] if len(pairs) >= MIN_VERDICT else None
 
 
 def bootstrap_mean_ratio(by_seed: Sequence[Pairs], seed: int = 0) -> tuple[float, float]:

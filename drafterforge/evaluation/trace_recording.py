@@ -107,20 +107,33 @@ def check_size(traces: TracesConfig, spec: TraceSpec, target: Target, path: Path
         f"{positions} positions"
     )
     if size > traces.max_gb:
-        fitting = max(int(traces.num_train * traces.max_gb / size), 1)
+        counts = fitting_counts(traces, traces.max_gb / size)
         raise ConfigError(
             f"the traces {path.name} would take {text}, but traces.max_gb={traces.max_gb:g}; "
-            f"type traces.max_gb={math.ceil(size)}, or traces.num_train={fitting}"
+            f"type traces.max_gb={math.ceil(size)}" + (f", or {counts}" if counts else "")
         )
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     staged = sum(file.stat().st_size for file in staging.glob("shard-*.safetensors"))
     free = (shutil.disk_usage(folder).free + staged) / GIGABYTE
     if size > free:
+        counts = fitting_counts(traces, free / size)
         raise ConfigError(
             f"the traces {path.name} would take {text}, but {folder} has {free:.2f} GB left; "
-            f"type traces.num_train={max(int(traces.num_train * free / size), 1)}, or runs_dir= on another disk"
+            f"type {f'{counts}, or ' if counts else ''}runs_dir= on another disk"
         )
     say(f"recording {path}, {text}")
+
+
+def fitting_counts(traces: TracesConfig, share: float) -> str:
+    """What to type for traces of at most this share of the size; empty if no answer of each split fits.
+
+    Training answers are left out before answers to measure on.
+    """
+    count = int((traces.num_train + traces.num_test) * share)
+    if count > traces.num_test:
+        return f"traces.num_train={count - traces.num_test}"
+    num_test = min(max(int(traces.num_test * share), 1), count - 1)
+    return f"traces.num_train={count - num_test} traces.num_test={num_test}" if num_test > 0 else ""
 
 
 def _record_shards(

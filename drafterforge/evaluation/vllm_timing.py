@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,13 +104,15 @@ class VllmTiming:
 
     In a round every method answers a share of the groups, in rotating order.  With all servers running a share is one
     group.  Otherwise there are `suite.rounds` shares, because each start of a server takes minutes.  A round is cached
-    once all methods have finished it, so that a resumed run compares times of one session.
+    once all methods have finished it, so that a resumed run compares times of one session; beside it are the release of
+    vLLM and what each drafter of a pool has drafted.
     """
 
     def __init__(self, servers: ServerGroup, requests: Sequence[Request], cache: ResumeCache) -> None:
         self.servers, self.requests, self.cache = servers, requests, cache
-        self.counters: dict[str, Counters] = {}  # of each pool, over the timed requests of this session
-        self.before: dict[str, Counters] = {}  # of each pool's server, when its timed requests began
+        self.counters: dict[str, Counters] = {}  # of each pool, over the timed requests
+        self.versions: set[str] = set()  # of vLLM
+        self.before: dict[str, Counters] = {}  # of each pool's server, when the requests of a round began
         self.sizes: list[RequestGroup] = []  # a group of each number of requests at a time
 
     def measure(self, groups: Sequence[RequestGroup], rounds: int) -> list[Measurement]:
@@ -121,22 +123,28 @@ class VllmTiming:
         measurements: list[Measurement] = []
         with bar("timing", len(groups)) as progress:
             for number, share in enumerate(shares):
+                name = f"round-{number:05d}-of-{count}"
                 measurements += self.cache.measurements(
-                    f"round-{number:05d}-of-{count}", lambda s=share, n=number: self._measure_round(s, n)
+                    name, lambda s=share, n=number, name=name: self._measure_round(s, n, name)
                 )
+                self._add(self.cache.facts(name))
                 progress.advance(len(share))
-        for method in self.servers.methods if self.servers.together else ():
-            self._count(method)
         return measurements
 
-    def _measure_round(self, share: Sequence[RequestGroup], number: int) -> list[Measurement]:
+    @property
+    def version(self) -> str:
+        """The release of vLLM; several if it was replaced between sessions; empty if no server has said it."""
+        return " and ".join(sorted(self.versions))
+
+    def _measure_round(self, share: Sequence[RequestGroup], number: int, name: str) -> list[Measurement]:
         by_method: dict[str, list[Measurement]] = {}
+        counters: dict[str, Counters] = {}
         for method in rotate(self.servers.methods, number):
             with self.servers.running(method):
                 self._warm_up(method)
                 by_method[method.name] = [self._measure_group(method, group) for group in share]
-                if not self.servers.together:  # its server stops
-                    self._count(method)
+                counters[method.name] = self._count(method)
+        self.cache.save_facts(name, {"version": self.servers.version, "counters": counters})
         in_order = [by_method[method.name] for method in self.servers.methods]
         return [measurement for of_group in zip(*in_order, strict=True) for measurement in of_group]
 
@@ -170,14 +178,23 @@ class VllmTiming:
             earlier, counters = counters, method.engine.counters()
         return counters
 
-    def _count(self, method: Method) -> None:
-        """Add what a pool's drafters have drafted in timed requests."""
-        if (before := self.before.pop(method.name, None)) is None:  # no request was sent
-            return
-        for drafter, figures in self._counters(method).items():
-            sums = self.counters.setdefault(method.name, {}).setdefault(drafter, dict.fromkeys(figures, 0.0))
-            for key, value in figures.items():
-                sums[key] += value - before.get(drafter, {}).get(key, 0.0)
+    def _count(self, method: Method) -> Counters:
+        """What a pool's drafters have drafted in the timed requests of a round."""
+        before, counters = self.before[method.name], self._counters(method)
+        self.before[method.name] = counters
+        return {
+            drafter: {key: value - before.get(drafter, {}).get(key, 0.0) for key, value in figures.items()}
+            for drafter, figures in counters.items()
+        }
+
+    def _add(self, facts: Mapping[str, Any]) -> None:
+        """Add what was saved of a round."""
+        self.versions |= {facts.get("version", "")} - {""}
+        for method, drafters in facts.get("counters", {}).items():
+            for drafter, figures in drafters.items():
+                sums = self.counters.setdefault(method, {}).setdefault(drafter, dict.fromkeys(figures, 0.0))
+                for key, value in figures.items():
+                    sums[key] += value
 
 
 def request_groups(suite: SuiteConfig, seed: int, indices: Sequence[int], num_requests: int) -> list[RequestGroup]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drafterforge.config.names import AUTO
-from drafterforge.reporting.reader import count, curves_of, mapping, number, numbers, records, text
+from drafterforge.reporting.reader import count, curves_of, interval, mapping, number, records, text
 from drafterforge.reporting.report_table import ReportTable, format_number
 
 AXES = ("temperature", "batch_size", "context")
@@ -130,11 +130,8 @@ def auto_sentences(report: Mapping[str, Any]) -> list[str]:
 def _ratios(row: Mapping[str, Any]) -> list[str]:
     cells = [format_number(row.get("num_prompts"), ".0f"), text(row.get("best"))]
     for key in ("over_best", "over_plain"):
-        bounds = numbers(row.get(f"{key}_ci95"))
-        cells += [
-            format_number(row.get(key), ".2f", "x"),
-            f"{bounds[0]:.2f}-{bounds[1]:.2f}" if len(bounds) == 2 else "",
-        ]
+        bounds = interval(row, key)
+        cells += [format_number(row.get(key), ".2f", "x"), f"{bounds[0]:.2f}-{bounds[1]:.2f}" if bounds else ""]
     return [*cells, format_number(row.get("decisions"), ".1%")]
 
 

@@ -14,7 +14,7 @@ from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.methods import INVARIANT
 from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
 from drafterforge.reporting.noise import noise_of
-from drafterforge.reporting.reader import is_baseline, name_with, overall_rows
+from drafterforge.reporting.reader import is_baseline, name_with, overall_rows, temperature_of
 from drafterforge.reporting.report_table import ReportTable
 from drafterforge.reporting.tables import format_interval, names_trees
 from drafterforge.reporting.verdict import summarize
@@ -112,12 +112,17 @@ def _live(report: dict[str, Any], console: Console) -> None:
     live = [row for row in overall_rows(report) if row["source"] == "live"]
     single, scaled = ([row for row in live if bool(row.get("axis")) == is_scaled] for is_scaled in (False, True))
     if single:
-        console.print(_timed(single, "live, one request at a time, methods in turns"))
+        console.print(_timed(single, f"live, one request at a time, methods in turns{_sampled(single)}"))
     _by_domain(report, console)
     for axis in dict.fromkeys(row["axis"] for row in scaled if "auto" not in report["curves"]):
         of_axis = [row for row in scaled if row["axis"] == axis]
         points = [row | {"domain": f"{row['at']:g}", "method": name_with(row, without=axis)} for row in of_axis]
         console.print(_timed(points, f"live, by {axis}", axis))
+
+
+def _sampled(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The end of a title whose rows were sampled."""
+    return f", temperature {temperature:g}" if (temperature := temperature_of(rows)) else ""
 
 
 def _printed(part: ReportTable) -> Table:
@@ -294,7 +299,7 @@ def print_live_schedules(rows: Sequence[dict[str, Any]]) -> None:
         "over best static: with a 95 % interval; p: one-sided test of being faster than it; policy: its share of the "
         "time of a cycle"
     )
-    table = titled("live, one request at a time", f"{LEGEND}; {TREE_LEGEND}; {legend}")
+    table = titled(f"live, one request at a time{_sampled(rows)}", f"{LEGEND}; {TREE_LEGEND}; {legend}")
     for heading in ("method", "MAT", "tokens/s", "speed-up", "95 %", "over best static", "p", "policy", "mismatches"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in rows:

@@ -58,7 +58,8 @@ def speedups(report: Report) -> Iterator[Figure]:
     flagged = [index for index, row in enumerate(rows) if count(row.get("mismatches"))]
     svg = charts.bars("speedups", names, values, intervals, "tokens/s over autoregressive decoding", 1.0, flagged)
     best = max(range(len(rows)), key=lambda index: values[index])
-    alt = f"Bars of speed-ups with 95 % intervals. The longest is {names[best]} with {values[best]:.2f}x."
+    with_intervals = " with 95 % intervals" if any(intervals) else ""
+    alt = f"Bars of speed-ups{with_intervals}. The longest is {names[best]} with {values[best]:.2f}x."
     alt += " Red: rows with mismatches." if flagged else ""
     cells = [
         [name, f"{value:.3f}", *(f"{bound:.3f}" for bound in bounds or ())]

@@ -34,10 +34,20 @@ def is_wide(row: Mapping[str, Any]) -> bool:
 
 
 def noise_of(report: Report) -> list[str]:
-    """A sentence for each sign of noise, then the command that measures again; empty without signs."""
-    signs = [*_wide_rows(report), *_load(report), *_profile(report)]
-    again = text(curves_of(report).get("again"), maximum=1000)
-    return [*signs, f"To time again on a quiet machine, type: {again}"] if signs and again else signs
+    """A sentence for each sign of noise, and the commands that time and calibrate again; empty without signs."""
+    times, profile = [*_wide_rows(report), *_load(report)], _profile(report)
+    return [
+        *times,
+        *_again(report, "again", "time", times),
+        *profile,
+        *_again(report, "recalibrate", "calibrate", profile),
+    ]
+
+
+def _again(report: Report, key: str, verb: str, signs: Sequence[str]) -> list[str]:
+    """What to type after these signs; empty if there are none.  key: of the curve with the command."""
+    command = text(curves_of(report).get(key), maximum=2000)
+    return [f"To {verb} again on a quiet machine, type: {command}"] if signs and command else []
 
 
 def _wide_rows(report: Report) -> list[str]:

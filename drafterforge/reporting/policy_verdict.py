@@ -44,8 +44,8 @@ def seeds_sentence(spread: Mapping[str, Any]) -> str:
             values = ", ".join(f"{value:.3f}" for value in figures["values"])
             parts.append(f"{where} {figures['mean']:.3f}x ± {figures['sd']:.3f} ({values})")
     text = f"tokens/s over the best static tree, mean and deviation of {len(spread['seeds'])} seeds: {'; '.join(parts)}"
-    if "live" in spread:
-        low, high = spread["live"]["ci95"]
+    if bounds := spread.get("live", {}).get("ci95"):
+        low, high = bounds
         text += f", 95 % [{low:.3f}, {high:.3f}]"
     return text
 

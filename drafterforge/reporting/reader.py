@@ -10,6 +10,7 @@ from typing import Any
 
 from drafterforge.artifacts.json_input import read_json
 from drafterforge.config.evaluation import ALL
+from drafterforge.data.prompts import MIN_VERDICT
 from drafterforge.errors import ArtifactError
 
 CURVES = {
@@ -34,6 +35,7 @@ CURVES = {
     "num_prompts, live_tokens_per_s, predicted_tokens_per_s, median_error, prompts: [row], and same_load with these",
     "commands": "{method: the command that decodes with it}",
     "again": "the command that times again",
+    "recalibrate": "the command that measures the latency profile of this device again",
     "drafters": "{method: {drafter: {cycles, accepted_tokens}}} of pools in vLLM, where the server counts them",
     "profile_error": "median error of the latency profile on held-out answers",
     "mat_by_request": "{method: [[requests, mean, least, most]]}, tokens a cycle in the last 50 requests, over seeds",
@@ -108,9 +110,11 @@ def count(value: Any) -> int:
     return int(number(value) or 0)
 
 
-def interval(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """95 % interval of the row's speed-up; None for one request."""
-    bounds = numbers(row.get("speedup_ci95")) if number(row.get("num_prompts")) != 1 else ()
+def interval(row: Mapping[str, Any], ratio: str = "speedup") -> tuple[float, float] | None:
+    """95 % interval of a ratio of the row; None for too few requests, or too few groups of them decoded together."""
+    prompts = number(row.get("num_prompts"))
+    is_short = prompts is not None and prompts <= (MIN_VERDICT - 1) * max(count(row.get("batch_size")), 1)
+    bounds = [] if is_short else numbers(row.get(f"{ratio}_ci95"))
     return (bounds[0], bounds[1]) if len(bounds) == 2 else None
 
 
@@ -139,6 +143,11 @@ def axes_of(row: Mapping[str, Any]) -> dict[str, str]:
         if name != axis and number(row.get(key)) not in (None, default):
             values[name] = number(row.get(key))
     return {name: "" if value is None else f"{value:g}" for name, value in values.items()}
+
+
+def temperature_of(rows: Sequence[Mapping[str, Any]]) -> float:
+    """The temperature of the answers off the axes."""
+    return max((number(row.get("temperature")) or 0.0 for row in rows if not row.get("axis")), default=0.0)
 
 
 def name_with(row: Mapping[str, Any], extra: Sequence[str] = (), without: str = "") -> str:

@@ -27,6 +27,8 @@ from drafterforge.reporting.reader import (
     numbers,
     overall_rows,
     records,
+    rows_of,
+    temperature_of,
     text,
 )
 
@@ -337,22 +339,24 @@ def heading_of(report: Mapping[str, Any]) -> str:
 
 
 def byline_of(report: Mapping[str, Any]) -> str:
-    """Device, dtype, numerics and date in one line."""
+    """Device, dtype, numerics, temperature and date in one line."""
     conditions = dict(conditions_of(report))
     numerics = [f"{conditions['numerics']} numerics"] if "numerics" in conditions else []
-    parts = [conditions.get("device"), conditions.get("dtype"), *numerics, conditions.get("created")]
+    sampled = [f"temperature {conditions['temperature']}"] if "temperature" in conditions else []
+    parts = [conditions.get("device"), conditions.get("dtype"), *numerics, *sampled, conditions.get("created")]
     return " · ".join(part for part in parts if part)
 
 
 def conditions_of(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Target, device and settings of the measurement."""
-    target = mapping(report.get("target"))
+    target, temperature = mapping(report.get("target")), temperature_of(rows_of(report))
     conditions = [
         ("target", target.get("name")),
         ("fingerprint", target.get("fingerprint")),
         ("device", report.get("device") or curves_of(report).get("profile")),
         ("dtype", report.get("dtype")),
         ("numerics", report.get("numerics")),
+        ("temperature", f"{temperature:g}" if temperature else None),
         ("seed", report.get("seed")),
         ("created", report.get("created")),
         ("drafterforge", report.get("drafterforge_version")),

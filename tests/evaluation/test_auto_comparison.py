@@ -40,6 +40,14 @@ def test_each_domain_has_its_own_best_method_and_all_domains_have_one():
     assert rows["all"]["over_best"] == pytest.approx(3.0 / 2.25, abs=1e-4)
 
 
+def test_too_few_prompts_have_no_interval():
+    assert all(row["over_best_ci95"] is row["over_plain_ci95"] is None for row in compare_auto(stream(), 4)["domains"])
+    (row, *_) = compare_auto(stream() + stream(), 4)["domains"]
+    assert len(row["over_best_ci95"]) == len(row["over_plain_ci95"]) == 2
+    domains, *_ = auto_tables({"curves": {"auto": {"domains": [row, row | {"num_prompts": 3}]}}})  # of an older report
+    assert domains.cells[0][4].count("-") == 1 and domains.cells[1][4] == ""
+
+
 def test_a_batch_counts_its_seconds_once():
     seconds = {AUTOREGRESSIVE: 2.0, "general": 4.0, AUTO: 2.5}
     cells = compare_auto(

@@ -18,7 +18,7 @@ from drafterforge.evaluation.lossless import (
     top2_margin,
 )
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
-from drafterforge.evaluation.rows import build_row, paired_p, speedup_interval, tokens_per_s
+from drafterforge.evaluation.rows import build_row, macro_speedup, paired_p, speedup_interval, tokens_per_s
 from drafterforge.evaluation.timing import generate_in_turns
 from drafterforge.reporting.artifact import build_report
 from drafterforge.reporting.console import print_table
@@ -132,6 +132,14 @@ def test_the_interval_holds_the_ratio_and_narrows_with_prompts():
     assert widths[1] < widths[0] / 2
 
 
+def test_too_few_prompts_have_no_interval():
+    many = [generation(n, 0.1 * n) for n in (5, 9, 3, 12)]
+    for count in (1, 2, 3):
+        assert speedup_interval(many[:count], many[:count]) is None
+        assert macro_speedup(many[:count], many[:count]) == {"speedup_macro": 1.0, "speedup_macro_ci95": None}
+    assert speedup_interval(many, many) == macro_speedup(many, many)["speedup_macro_ci95"] == [1.0, 1.0]
+
+
 def test_the_test_of_pairs_sees_a_difference_and_its_absence():
     baseline = [generation(10, 1.0 + 0.01 * i) for i in range(12)]
     faster = [generation(10, 0.5 + 0.013 * i) for i in range(12)]
@@ -211,7 +219,7 @@ class Answers:
     def __init__(self, tokens: list[int]) -> None:
         self.tokens, self.calls = tokens, []
 
-    def generate(self, prompts: list[list[int]], count: int) -> list[Generation]:
+    def generate(self, prompts: list[list[int]], count: int, sampling: Sampling) -> list[Generation]:
         self.calls += [(prompt, count) for prompt in prompts]
         return [Generation(prompt, self.tokens[:count]) for prompt in prompts]
 
@@ -235,8 +243,8 @@ def test_a_sampled_difference_is_decoded_again_at_any_margin(measured, monkeypat
     expected = result[AUTOREGRESSIVE]
     exact = Answers([1] * 99), Answers([1] * 99)
     greedy, sampled = (
-        find_mismatches("tree", target, answers_with(expected, 2, 1), expected, lambda: exact, sampled)
-        for sampled in (False, True)
+        find_mismatches("tree", target, answers_with(expected, 2, 1), expected, lambda: exact, draws)
+        for draws in (None, [Sampling(temperature=1.0)] * len(expected))
     )
     assert [count_mismatches(greedy), count_mismatches(sampled)] == [1, 0]
 
@@ -245,9 +253,31 @@ def test_an_answer_in_other_numerics_is_compared_with_plain_decoding_in_these(me
     _, result, target = measured
     expected = result[AUTOREGRESSIVE][0]
     (changed,) = answers_with([expected], 0, 1)
-    assert PlainComparison(target, "fast", 12).differs(changed, expected)
-    settled = PlainComparison(target, "invariant", 12)
-    assert settled.differs(changed, expected) and not settled.differs(expected, changed)
+
+    def count(numerics: str, answer: Generation, reference: Generation) -> int:
+        exact = Answers(expected.tokens), Answers(changed.tokens)  # differ in float64, too
+        return len(PlainComparison(target, numerics, 12).mismatches("tree", [answer], [reference], lambda: exact))
+
+    assert count("fast", changed, expected) == count("invariant", changed, expected) == 1
+    assert count("invariant", expected, changed) == 0
+
+
+def test_a_near_tie_is_no_mismatch_and_float64_is_tried_once(measured, monkeypatch):
+    _, result, target = measured
+    monkeypatch.setattr("drafterforge.evaluation.lossless.top2_margin", lambda *args: 5e-5)
+    expected, tries = result[AUTOREGRESSIVE], []
+    changed = answers_with(expected, 2, 1)
+    exact = Answers([1] * 99), Answers([1] * 99)
+    (mismatch,) = PlainComparison(target, "fast", 12).mismatches("tree", changed, expected, lambda: exact)
+    assert (mismatch.prompt, mismatch.margin, mismatch.rerun) == (2, 5e-5, True)
+
+    def too_large() -> None:
+        tries.append(1)
+        raise MemoryError
+
+    settled = PlainComparison(target, "fast", 12)
+    counts = [count_mismatches(settled.mismatches("tree", changed, expected, too_large)) for _ in range(2)]
+    assert counts == [1, 1] and len(tries) == 1
 
 
 def test_a_near_tie_without_float64_counts(measured, monkeypatch):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +13,9 @@ import pytest
 
 from drafterforge.artifacts.staging import drop_staging, staging_folder
 from drafterforge.config.commands import EvaluateConfig
-from drafterforge.config.evaluation import SuiteConfig
+from drafterforge.config.compose import load_config
+from drafterforge.config.evaluation import NEEDS, READERS, SUITES, SuiteConfig
+from drafterforge.config.hints import typed_settings
 from drafterforge.config.pool import PoolConfig
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.data.prompts import Prompt
@@ -28,6 +33,39 @@ from tests.tiny import build_tokenizer
 
 ROOT = Path(__file__).parents[2]
 QUESTION = Question("q", "own", "", "sql", ("Why?",))
+
+
+UNREAD = {  # what is typed -> the error
+    "suite=domains suite.temperatures=[0.7]": "suite.temperatures= is read by suite=scaling|auto|vllm only, not by "
+    "suite=domains; leave it out, or type suite.temperature=",
+    "suite=quick suite.conversations=0.9": "read by suite=mixed|ood|auto only, not by suite=quick; leave it out",
+    "suite=mixed suite.batch_sizes=[4]": "read by suite=scaling|auto|vllm only",
+    "suite=papers suite.cell_prompts=4": "read by suite=auto only",
+    "suite=auto suite.pool_sizes=[2]": "read by suite=scaling only",
+    "suite=scaling suite.temperature=1": "not by suite=scaling; leave it out, or type suite.temperatures=",
+    "suite=mixed suite.server_env={A:b}": "suite.server_env= is read by suite=vllm only",
+    "suite=mixed suite.replay=false suite.selectors=[exp3]": "suite.selectors= is read with suite.replay=true only; "
+    "type suite.replay=true, or leave it out",
+    "suite=auto suite.check_live=true": "suite.check_live= is read with suite.replay=true only",
+    "suite=auto suite.benchmarks=[gsm8k]": "suite.benchmarks= is read with suite.questions=FOLDER only",
+    "suite=mixed suite.openvino=.": "suite.openvino= is read with suite.methods=[openvino] only",
+    "suite=vllm suite.rounds=3": "suite.rounds= is read with suite.together=false only",
+}
+
+
+@pytest.mark.parametrize("typed", UNREAD)
+def test_a_typed_key_that_the_suite_does_not_read_is_refused(typed):
+    with pytest.raises(ConfigError, match=re.escape(UNREAD[typed])):
+        load_config("eval", EvaluateConfig, typed.split())
+
+
+def test_the_table_of_readers_names_keys_and_suites():
+    keys = {entry.name for entry in dataclasses.fields(SuiteConfig)}
+    assert READERS.keys() | NEEDS.keys() <= keys and {*SUITES} >= set().union(*READERS.values())
+    assert not any(SuiteConfig().reads(key) for key, suites in READERS.items() if "mixed" not in suites)
+    for name in SUITES:  # what a suite's file sets is typed again where it differs
+        cfg = load_config("eval", EvaluateConfig, [f"suite={name}", "experiment=smoke"])
+        assert load_config("eval", EvaluateConfig, shlex.split(typed_settings(cfg))).suite.name == name
 
 
 @pytest.mark.parametrize("name", ["hf_generate", "hf_prompt_lookup", "openvino"])

@@ -9,6 +9,7 @@ import pytest
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import ContextIndex, Retrieval
 from drafterforge.evaluation import traffic_replay
+from drafterforge.evaluation.lossless import Mismatch
 from drafterforge.evaluation.traffic_replay import (
     ReplayedTraffic,
     draft_alone,
@@ -52,8 +53,8 @@ def test_gains_are_ratios_of_tokens_per_second_of_each_seed():
 def test_a_request_counts_once_however_many_seeds_replay_it():
     def replayed(seed: int, differs: bool) -> ReplayedTraffic:
         methods = {"autoregressive": answers(4, 4, 4, 4, 4, 4, 4, seconds=2.0), "auto": answers(4, 6, 8, 4, 6, 8, 4)}
-        wrong = {"autoregressive": [False] * 7, "auto": [differs] + [False] * 6}
-        return ReplayedTraffic(seed, methods, wrong)
+        wrong = Mismatch("auto", 0, 2, 0.5, rerun=False), Mismatch("auto", 1, 2, 1e-6, rerun=True)
+        return ReplayedTraffic(seed, methods, [*wrong[not differs :]])
 
     (_, alone), (plain, twice) = (
         replay_rows(replays, {"all requests": range(7)}, "float32", "fast")
@@ -64,6 +65,16 @@ def test_a_request_counts_once_however_many_seeds_replay_it():
         assert twice[key] == alone[key], key
     curves = replay_curves([replayed(0, False), replayed(1, False)], 7)
     assert curves["per_request"]["auto"][0] == [8, 4, 2.0] and len(curves["per_request"]["auto"]) == 7
+    assert twice["mismatches"] == 1 and plain["mismatches"] == 0
+    assert [(entry["seed"], entry["prompt"], entry["rerun"]) for entry in curves["mismatches"]] == [
+        (0, 1, True), (1, 1, True),
+    ]  # fmt: skip
+
+
+def test_plain_decoding_has_its_own_numerics():
+    methods = {"autoregressive": answers(4, seconds=2.0), "auto": answers(4)}
+    rows = replay_rows([ReplayedTraffic(0, methods)], {"all requests": range(1)}, "float32", "invariant")
+    assert [row["numerics"] for row in rows] == ["fast", "invariant"]
 
 
 def test_without_retrieval_nothing_is_looked_up():

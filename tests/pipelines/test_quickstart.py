@@ -15,6 +15,7 @@ from drafterforge.artifacts.folder import open_artifact
 from drafterforge.bundle.record import read_record
 from drafterforge.cli import main
 from drafterforge.evaluation import timing
+from drafterforge.pipelines import quickstart
 from drafterforge.reporting.drafter_verdict import drafter_verdict
 from tests.pipelines.conftest import PLAIN, Bench, rising_lengths
 
@@ -152,6 +153,9 @@ def test_an_interrupted_quickstart_resumes(pool, monkeypatch):
     assert "tiny/reports/quickstart" not in pool.finished()
     line = pool(*QUICK, "first_tokens=3").one_line()
     assert "unfinished work of other settings (first.max_new_tokens: " in line and "overwrite=true" in line
+    with monkeypatch.context() as patched:
+        patched.setattr(quickstart, "code_state", lambda: {"runtime": "changed"})
+        assert "unfinished work of other settings (code" in pool(*QUICK).one_line()
     calls = count_decoding(monkeypatch)
     done = pool(*QUICK)
     assert done.code == 0, done.err

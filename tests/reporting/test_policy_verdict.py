@@ -36,6 +36,8 @@ def test_the_spread_over_seeds_is_one_sentence():
     assert seeds_sentence({"seeds": [0, 1], "replayed": replayed}) == start
     end = "; live 0.950x ± 0.010 (0.940, 0.960), 95 % [0.930, 0.970]"
     assert seeds_sentence({"seeds": [0, 1], "replayed": replayed, "live": live}) == start + end
+    few = {"seeds": [0, 1], "replayed": replayed, "live": live | {"ci95": None}}  # too few prompts
+    assert seeds_sentence(few) == (start + end).partition(", 95 %")[0]
 
 
 def test_the_live_table_has_the_interval_that_its_legend_explains(capsys, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from drafterforge.reporting.console import print_report, print_table, print_verdict
+from drafterforge.reporting.markdown import render_markdown
 from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.tables import tables_of
 from drafterforge.reporting.verdict import byline_of, heading_of, lossless_faults, summarize
@@ -67,12 +68,15 @@ def test_a_quiet_report_with_narrow_intervals_has_no_noise():
 def test_wide_intervals_and_load_are_flagged_with_the_command_that_times_again():
     sessions = [{"requests": 4, "other_cores": 0.1}, {"requests": 4, "other_cores": 3.2}]
     machine = {"cores": 2, "threads": 2, "sessions": sessions}
-    report = report_of([20.0] * 8, [30.0] * 8, machine=machine, profile_error=0.696, again="drafterforge eval")
+    commands = {"again": "drafterforge eval", "recalibrate": "drafterforge calibrate"}
+    report = report_of([20.0] * 8, [30.0] * 8, machine=machine, profile_error=0.696, **commands)
     report["rows"][1]["speedup_ci95"] = [0.49, 1.48]
-    wide, busy, mixed, profile, again = noise_of(report)
+    wide, busy, mixed, again, profile, recalibrate = noise_of(report)
     assert wide == "Wide intervals (over 40% of the speed-up): sql."
     assert "other programs used up to 3.2 of 2 cores" in busy and "resumed" in mixed and "0.1, 3.2 cores" in mixed
     assert "held-out answers is 70%" in profile and again == "To time again on a quiet machine, type: drafterforge eval"
+    assert recalibrate == "To calibrate again on a quiet machine, type: drafterforge calibrate"
+    assert noise_of(full_report(curves={"profile_error": 0.696, "again": "drafterforge eval"})) == [profile]
     timed = tables_of(report)[0]
     assert next(row for row in timed.cells if row[0] == "sql")[2] == "0.49-1.48 (wide)" and "Wide:" in timed.note
 
@@ -89,6 +93,18 @@ def test_the_title_names_the_target_and_the_next_line_device_and_date():
     assert heading_of({"suite": "sql, held out"}) == "Sql, held out"
 
 
+def test_a_sampled_report_names_its_temperature(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    report = report_of([20.0] * 8, [30.0] * 8)
+    for row in report["rows"]:
+        row |= {"temperature": 0.7, "wilcoxon_p_holm": 0.01, "peak_mb": None}
+    assert "fast numerics · temperature 0.7 ·" in byline_of(report) and "temperature: 0.7" in render_markdown(report)
+    print_report(report, "hedgespec")
+    assert "methods in turns, temperature 0.7" in capsys.readouterr().out
+    report["rows"] = [row | {"axis": "temperature", "at": 0.7} for row in report["rows"]]
+    assert "temperature" not in byline_of(report)  # each row says it
+
+
 def test_the_terminal_shows_verdict_and_noise(capsys):
     report = report_of([20.0] * 8, [30.0 + step for step in range(8)])
     report["rows"][1]["speedup_ci95"] = [0.49, 1.48]
@@ -97,12 +113,13 @@ def test_the_terminal_shows_verdict_and_noise(capsys):
     assert first.startswith("Type `drafterforge generate drafter=pool`") and second.startswith("noisy: Wide")
 
 
-def test_one_prompt_has_no_interval_in_a_table(capsys):
-    report = report_of([20.0] * 8, [30.0] * 8)
-    report["rows"][1] |= {"speedup": 1.69, "speedup_ci95": [1.69, 1.69], "num_prompts": 1}
-    print_table(report, Console(width=200))
-    printed = capsys.readouterr().out
-    assert "1.69x" in printed and "1.69-1.69" not in printed and "1.80-2.20" in printed
+def test_too_few_prompts_have_no_interval_in_a_table(capsys):
+    for few in ({"num_prompts": 3}, {"num_prompts": 24, "batch_size": 8}):  # of older reports
+        report = report_of([20.0] * 8, [30.0] * 8)
+        report["rows"][1] |= {"speedup": 1.69, "speedup_ci95": [1.6, 1.75], **few}
+        print_table(report, Console(width=200))
+        printed = capsys.readouterr().out
+        assert "1.69x" in printed and "1.60-1.75" not in printed and "1.80-2.20" in printed
 
 
 def test_the_p_of_the_table_decides_with_the_interval():
@@ -137,7 +154,7 @@ def test_another_program_is_not_recommended_as_the_simplest():
 
 def test_batch_sizes_are_not_compared_with_each_other():
     rows = [
-        live_row(name, speedup, bounds, axis="batch size", at=float(size), batch_size=size)
+        live_row(name, speedup, bounds, axis="batch size", at=float(size), batch_size=size, num_prompts=8 * size)
         for size, factor in ((1, 1.0), (8, 0.6))
         for name, speedup, bounds in (
             ("autoregressive", 1.0, None),

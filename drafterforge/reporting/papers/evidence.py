@@ -17,9 +17,9 @@ from drafterforge.reporting.papers.points import (
     signal_points,
     tree_counts,
 )
-from drafterforge.reporting.papers.rows import MeasuredRow, Report, is_plain, is_tuned, measured_rows, temperature_of
+from drafterforge.reporting.papers.rows import MeasuredRow, Report, is_plain, is_tuned, measured_rows
 from drafterforge.reporting.papers.selector_steps import SMALL_LM
-from drafterforge.reporting.reader import is_live, mapping, rows_of, text
+from drafterforge.reporting.reader import is_live, mapping, rows_of, temperature_of, text
 
 GENERALIST = "general"
 UNKNOWN = "not stated"
@@ -90,7 +90,7 @@ def _gather(all_reports: Sequence[Report], reports: Sequence[Report], generalist
     rows: list[MeasuredRow] = []
     for index, report in enumerate(reports):
         rows += measured_rows(report, index)
-    greedy = [report if not temperature_of(report) else {**report, "curves": {}} for report in reports]
+    greedy = [report if not temperature_of(rows_of(report)) else {**report, "curves": {}} for report in reports]
     pools = [[text(name) for name in names] for row in all_rows if isinstance(names := row.get("drafters"), list)]
     target, dtype = about[0]
     devices = [_device(report) for report in all_reports]

@@ -14,9 +14,19 @@ from drafterforge.reporting.papers.rows import (
     is_tuned,
     schedule_of,
     seedless,
-    temperature_of,
 )
-from drafterforge.reporting.reader import count, curves_of, is_live, mapping, number, numbers, records, rows_of, text
+from drafterforge.reporting.reader import (
+    count,
+    curves_of,
+    is_live,
+    mapping,
+    number,
+    numbers,
+    records,
+    rows_of,
+    temperature_of,
+    text,
+)
 
 POLICIES = "policies"  # kind of an artifact
 NO_DRAFTING, FORESIGHT = "no drafting", "perfect foresight"  # names in `curves.replayed`
@@ -58,7 +68,7 @@ def over_best_points(reports: Sequence[Report]) -> dict[tuple[str, str], Point]:
     for index, report in enumerate(reports):
         if curves_of(report).get("priced_by"):
             continue
-        temperature = f"{temperature_of(report):g}"
+        temperature = f"{temperature_of(rows_of(report)):g}"
         parents = [entry for entry in records(report.get("parents")) if entry.get("kind") == POLICIES]
         policies = [text(entry.get("name")).removesuffix(f"-t{temperature}") for entry in parents]
         for source in ("replayed", "live"):

@@ -11,7 +11,7 @@ from drafterforge.config.evaluation import ALL
 from drafterforge.config.names import parse_tree
 from drafterforge.data.questions import SPEC_BENCH
 from drafterforge.reporting.papers.policy_steps import EAGLE_TREES
-from drafterforge.reporting.reader import count, curves_of, is_live, mapping, number, rows_of, text
+from drafterforge.reporting.reader import count, curves_of, is_live, mapping, number, rows_of, temperature_of, text
 
 STATIC, NONE, STREAM = "static", "none", "mixed"
 EXPERT = "the domain's expert"  # method name in reports: a drafter for each request
@@ -60,11 +60,6 @@ def _with_paper(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
         return list(rows)
     name = best_static_of(papers[0])
     return [replace(row, schedule=name) if row.schedule == BEST_STATIC else row for row in rows]
-
-
-def temperature_of(report: Report) -> float:
-    """The temperature of a report's answers."""
-    return max((number(row.get("temperature")) or 0.0 for row in rows_of(report) if not row.get("axis")), default=0.0)
 
 
 def is_plain(row: Mapping[str, Any]) -> bool:
@@ -161,7 +156,7 @@ def _alone(method: str, selector: str, drafters: Any) -> str:
 
 def _by_domain(report: Report, report_index: int) -> list[MeasuredRow]:
     """MAT of each drafter alone by domain, from the curve of suites of several domains."""
-    row = MeasuredRow("", STATIC, STATIC, "", "", 0, 0, 0, False, report_index, {}, temperature_of(report))
+    row = MeasuredRow("", STATIC, STATIC, "", "", 0, 0, 0, False, report_index, {}, temperature_of(rows_of(report)))
     return [
         replace(row, method=f"{drafter} alone", drafter=text(drafter), domain=text(domain), figures={"mat": mat})
         for domain, drafters in mapping(curves_of(report).get("mat_by_domain")).items()
