@@ -12,6 +12,7 @@ from drafterforge.config.fields import setting
 VLLM = "vllm"  # the suite whose methods are servers
 SUITES = ("quick", "domains", "papers", "mixed", "ood", "scaling", "auto", VLLM)
 ALL = "all"  # domain of rows over several domains
+MIN_VERDICT = 4  # held-out prompts of a verdict on a drafter; an interval over fewer says nothing
 OURS = tuple(name for name in SUITES if name != VLLM)  # decoded in this process
 READERS = {  # suites that read a key; keys that are not listed are read by all
     **dict.fromkeys(("questions", "benchmarks"), ("papers", "auto", VLLM)),

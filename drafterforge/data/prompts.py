@@ -10,6 +10,7 @@ from hashlib import sha256
 from itertools import chain, islice
 
 from drafterforge.config.data import DataConfig, DomainConfig
+from drafterforge.config.evaluation import MIN_VERDICT
 from drafterforge.config.progress import say
 from drafterforge.data.rows import Row
 from drafterforge.data.served import served_rows
@@ -22,7 +23,6 @@ log = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
 SHARES = {"train": 0.9, "val": 0.05, "test": 0.05}  # of the largest split that move to an empty one
-MIN_VERDICT = 4  # held-out prompts of a verdict on a drafter; an interval over fewer says nothing
 SMALL = 160  # prompts of which 5 % are enough held-out prompts; fewer are split by `_hold_out`
 SAMPLE = 1000  # rows of a stream that show how large its groups are
 HELD_OUT = 8, 5  # prompts of each held-out split of a small set: the first, but no more than 1 / the second of all

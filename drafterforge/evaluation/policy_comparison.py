@@ -14,9 +14,9 @@ from drafterforge.artifacts.locate import find_artifact
 from drafterforge.assembly.pools import open_pool
 from drafterforge.assembly.runs import drafter_manifest, find_drafter, fingerprint_of
 from drafterforge.config.commands import TrainPolicyConfig
+from drafterforge.config.evaluation import MIN_VERDICT
 from drafterforge.config.hints import command_for_policy
 from drafterforge.config.progress import bar
-from drafterforge.data.prompts import MIN_VERDICT
 from drafterforge.evaluation.calibration import require_cycles_to_calibrate
 from drafterforge.evaluation.lossless import PlainComparison, count_mismatches
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method

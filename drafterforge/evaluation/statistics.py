@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from drafterforge.data.prompts import MIN_VERDICT
+from drafterforge.config.evaluation import MIN_VERDICT
 from drafterforge.errors import DrafterforgeError
 
 DRAWS = 2000

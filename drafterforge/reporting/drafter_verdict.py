@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from drafterforge.config.evaluation import MIN_VERDICT
 from drafterforge.config.names import domain_of, parse_hybrid
-from drafterforge.data.prompts import MIN_VERDICT
 from drafterforge.evaluation.statistics import bootstrap_ratio
 from drafterforge.reporting.reader import curves_of, mapping, number, numbers, rows_of, text
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drafterforge.artifacts.json_input import read_json
-from drafterforge.config.evaluation import ALL
-from drafterforge.data.prompts import MIN_VERDICT
+from drafterforge.config.evaluation import ALL, MIN_VERDICT
 from drafterforge.errors import ArtifactError
 
 CURVES = {
