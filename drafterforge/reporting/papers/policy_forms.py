@@ -135,7 +135,7 @@ POLICY_FORMS = (
         "ltd",
         "LTD: depth and size chosen by policies, by benchmark",
         "Speed-up over autoregressive decoding; one drafter, the generalist. The paper's static trees come from a grid "
-        f"search. {TREES.format(EAGLE_TREES['ltd'], POOL_ANSWERS)} {OLDER}",
+        f"search. {TREES.format(EAGLE_TREES['ltd'], POOL_ANSWERS)}",
         LTD_COLUMNS,
         ("speedup", "mat"),
         (EAGLE_TREE["ltd"], BEST_TREE["ltd"], LTD, DEVICE_TREE),
@@ -206,7 +206,7 @@ POLICY_FORMS = (
         "a CPU: replayed, and live with a 95 % interval over training seeds and prompts. Below 1, one tree is "
         "faster than the policy. Re-SpS, max-entropy PPO and LTD have three training seeds at T = 0; all others were "
         "trained once. At T = 0.5 and 1 policies are trained on sampled answers, too; the Re-SpS paper decodes "
-        f"greedily only. {OLDER}",
+        "greedily only.",
         columns_of(*(f"T = {temperature:g}, {source}" for temperature in TEMPERATURES for source in SOURCES)),
         ("over_best",),
         (RESPS, RESPS_MAXENT, LTD, *LTD_PARTS),
