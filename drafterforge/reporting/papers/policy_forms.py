@@ -50,10 +50,6 @@ RESPS_ABLATION = (
     _policy("max-entropy PPO, features", "resps-maxent"),
 )
 POOL_ANSWERS = "answers to prompts of the pool's eight domains"
-OLDER = (
-    "Rows in the seconds of the CPU with AVX512 were measured before its latency profile was corrected: it priced the "
-    "levels of small trees too low, so policies learned to draft too deep."
-)
 TREES = (
     "EAGLE's default tree is {} in our count of levels; the best static tree is that of the policies' grid on their "
     "training answers. Policies are trained by replay, on {}, not on the wall clock. Figures with a standard deviation "
@@ -124,7 +120,7 @@ POLICY_FORMS = (
         "Re-SpS: cycles for which a tree is held",
         "Figure 3 of the paper: speed against the length N of the interval in decoding; 10 cycles in training. "
         "Tokens/s over those of EAGLE's default tree, which is slower than plain decoding here, mean of five "
-        f"benchmarks, of one training seed: differences of a few percent may be chance. {OLDER}",
+        "benchmarks, of one training seed: differences of a few percent may be chance.",
         INTERVALS,
         ("over_static",),
         (RESPS,),
