@@ -11,6 +11,7 @@ import os
 import shutil
 from collections import Counter
 from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +30,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests, which the collector need not walk through
     gc.enable()
 
 
@@ -59,6 +61,16 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen_once():
+    """Servers leave the frozen tests to `pytest_collection_finish`: to collect beside them takes a second."""
+    from drafterforge.server import worker
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "gc", SimpleNamespace(**dict.fromkeys(("collect", "freeze", "unfreeze"), lambda: None)))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
