@@ -16,6 +16,7 @@ import torch
 from drafterforge.artifacts.staging import drop_staging
 from drafterforge.cli import main
 from drafterforge.drafters.eagle3.train.loss import StepCounts
+from drafterforge.evaluation import load_warning
 from drafterforge.prompts.domains import domains
 from drafterforge.reporting import charts
 from tests.tiny import save_tiny_target
@@ -110,6 +111,12 @@ def bench(tmp_path, tiny_folder, capsys) -> Bench:
 def empty_charts(monkeypatch) -> None:
     """The charts of reports are empty: drawing takes seconds, and tests of reports draw them."""
     monkeypatch.setattr(charts, "draw", lambda key, height, paint: '<svg viewBox="0 0 1 1"></svg>')
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch) -> None:
+    """Nobody samples the machine's load, which takes 0.2 seconds."""
+    monkeypatch.setattr(load_warning, "current_warning", lambda: None)
 
 
 @pytest.fixture(scope="session")
