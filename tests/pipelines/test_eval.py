@@ -15,7 +15,7 @@ from drafterforge.evaluation.measurements import FILE, load_measurements
 from drafterforge.evaluation.rows import timed_rows
 from drafterforge.evaluation.suites import Suite
 from drafterforge.reporting.verdict import summarize
-from tests.pipelines.conftest import PLAIN, Bench
+from tests.pipelines.conftest import PLAIN, Bench, empty_charts
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -41,7 +41,8 @@ def measured_runs(tmp_path_factory, pool_runs, tiny_folder) -> Path:
     runs = tmp_path_factory.mktemp("measured") / "runs"
     shutil.copytree(pool_runs, runs)
     hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}")
-    assert main([*DOMAINS, *FEW, *hf]) == 0
+    with empty_charts():
+        assert main([*DOMAINS, *FEW, *hf]) == 0
     return runs
 
 
