@@ -13,9 +13,10 @@ check:  ## Run before a commit: format, lint, import contracts, quick tests
 	ruff check .
 	$(MAKE) --no-print-directory rooms unit
 
-rooms:  # import contracts, on an installed copy, where pipelines/ is inside the package
+FROM = .
+rooms:  # import contracts, on an installed copy (FROM=WHEEL of a built one), where pipelines/ is inside the package
 	@rm -rf build/rooms build/lib build/bdist.*
-	pip install -q --no-deps --no-build-isolation --target build/rooms .
+	pip install -q --no-deps --no-build-isolation --target build/rooms $(FROM)
 	cd build/rooms && PYTHONPATH=. lint-imports --config ../../pyproject.toml --no-cache
 
 unit:  # the tests that take seconds

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections import Counter
 from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +30,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests, which the collector need not walk through
     gc.enable()
 
 
@@ -54,11 +56,26 @@ def seeded() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tiny tensors: a second thread only waits."""
+def one_thread():
+    """Tiny tensors: a second thread only waits.  Seeds do not go to absent devices, which format the stack for them."""
     import torch
 
     torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for device in (torch.cuda, torch.xpu):
+            if not device.is_available():
+                patch.setattr(device, "manual_seed_all", lambda seed: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen_once():
+    """Servers leave the frozen tests to `pytest_collection_finish`: to collect beside them takes a second."""
+    from drafterforge.server import worker
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "gc", SimpleNamespace(**dict.fromkeys(("collect", "freeze", "unfreeze"), lambda: None)))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -71,7 +71,8 @@ def test_every_direct_dependency_is_pinned():
 
 
 @pytest.mark.parametrize(
-    "script", ["scripts/setup", "scripts/test", "scripts/quickstart", "scripts/clients_env", ".ci/run"]
+    "script",
+    ["scripts/setup", "scripts/chromium", "scripts/test", "scripts/quickstart", "scripts/clients_env", ".ci/run"],
 )
 def test_scripts_are_executable(script):
     assert (ROOT / script).stat().st_mode & 0o111

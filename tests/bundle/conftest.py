@@ -179,19 +179,24 @@ def runs(tmp_path, facts, drafter) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.fixture
-def eagle3(tmp_path, facts, drafter) -> Path:
-    """A head in SafeAILab's and SGLang's layout."""
-    folder = tmp_path / "eagle3"
-    folder.mkdir()
-    write_sglang(folder, drafter, facts, folder)
+@pytest.fixture(scope="session")
+def heads(tmp_path_factory, facts) -> Path:
+    """`drafter` as a head in SafeAILab's and SGLang's layout, and in speculators'."""
+    torch.manual_seed(0)
+    drafter, folder = random_drafter(facts), tmp_path_factory.mktemp("heads")
+    for name, write in (("eagle3", write_sglang), ("speculators", write_vllm)):
+        (folder / name).mkdir()
+        write(folder / name, drafter, facts, folder / name)
     return folder
 
 
 @pytest.fixture
-def speculators(tmp_path, facts, drafter) -> Path:
-    """A head in speculators' layout."""
-    folder = tmp_path / "speculators"
-    folder.mkdir()
-    write_vllm(folder, drafter, facts, folder)
-    return folder
+def eagle3(tmp_path, heads) -> Path:
+    """A copy of the head in SafeAILab's and SGLang's layout."""
+    return Path(shutil.copytree(heads / "eagle3", tmp_path / "eagle3"))
+
+
+@pytest.fixture
+def speculators(tmp_path, heads) -> Path:
+    """A copy of the head in speculators' layout."""
+    return Path(shutil.copytree(heads / "speculators", tmp_path / "speculators"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,11 +13,18 @@ from tests.faults.commands import COMMANDS, open_bench
 from tests.faults.faults import FAULTS, INTERRUPTED, Trials
 from tests.faults.harness import Command
 from tests.faults.serving import kill_server
+from tests.pipelines.conftest import empty_charts
 
 QUICK = ("prepare-data", "eagle3", "bundle", "archive")
 BY_NAME = {command.name: command for command in COMMANDS}
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undrawn() -> Iterator[None]:
+    with empty_charts():
+        yield
 
 
 @pytest.fixture(scope="module")

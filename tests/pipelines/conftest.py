@@ -16,8 +16,10 @@ import torch
 from drafterforge.artifacts.staging import drop_staging
 from drafterforge.cli import main
 from drafterforge.drafters.eagle3.train.loss import StepCounts
+from drafterforge.evaluation import load_warning
 from drafterforge.prompts.domains import domains
 from drafterforge.reporting import charts
+from drafterforge.training import policy_artifact
 from tests.tiny import save_tiny_target
 
 SMOKE = ("experiment=smoke", "eval.num_prompts=1", "eval.max_new_tokens=4", "eval.chain=false")
@@ -106,10 +108,31 @@ def bench(tmp_path, tiny_folder, capsys) -> Bench:
         drop_staging(staging.with_name(staging.name.removeprefix(".").removesuffix(".partial")))
 
 
-@pytest.fixture(autouse=True)
-def empty_charts(monkeypatch) -> None:
+@contextmanager
+def empty_charts() -> Iterator[None]:
     """The charts of reports are empty: drawing takes seconds, and tests of reports draw them."""
-    monkeypatch.setattr(charts, "draw", lambda key, height, paint: '<svg viewBox="0 0 1 1"></svg>')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charts, "draw", lambda key, height, paint: '<svg viewBox="0 0 1 1"></svg>')
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undrawn() -> Iterator[None]:
+    """Fixtures of the session are older than this one, and use `empty_charts` themselves."""
+    with empty_charts():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_learning_curves(monkeypatch) -> None:
+    """The learning curves of policies are not drawn either; those of `policy_runs` are."""
+    monkeypatch.setattr(policy_artifact, "plot_curves", lambda path, curves, method: None)
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch) -> None:
+    """Nobody samples the machine's load, which takes 0.2 seconds."""
+    monkeypatch.setattr(load_warning, "current_warning", lambda: None)
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +140,8 @@ def trained_runs(tmp_path_factory, tiny_folder) -> Path:
     """Runs of one finished `train-drafter`."""
     runs = tmp_path_factory.mktemp("trained") / "runs"
     hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN)
-    assert main([*TRAIN, *hf, f"runs_dir={runs}"]) == 0
+    with empty_charts():
+        assert main([*TRAIN, *hf, f"runs_dir={runs}"]) == 0
     return runs
 
 
@@ -153,9 +177,10 @@ def pool_runs(tmp_path_factory, tiny_folder) -> Path:
     """Runs of a generalist and two experts."""
     runs = tmp_path_factory.mktemp("pool") / "runs"
     hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}")
-    assert main([*GENERAL, *hf]) == 0
-    with rising_lengths():
-        assert all(main([*EXPERT, *hf, f"domain={domain}"]) == 0 for domain in ("sql", "math"))
+    with empty_charts():
+        assert main([*GENERAL, *hf]) == 0
+        with rising_lengths():
+            assert all(main([*EXPERT, *hf, f"domain={domain}"]) == 0 for domain in ("sql", "math"))
     return runs
 
 

@@ -229,9 +229,7 @@ def equal_drafters(bench, trained_runs) -> None:
     [
         (BatchAnswerer, "_step", 20, []),
         (features, "save_file", 2, ["tiny/answers/sql"]),
-        (DistillModule, "training_step", 1, ["tiny/answers/sql", "tiny/features/sql"]),
         (DistillModule, "training_step", 4, ["tiny/answers/sql", "tiny/features/sql"]),
-        (DistillModule, "validation_step", 2, ["tiny/answers/sql", "tiny/features/sql"]),
         (checkpoint, "save_file", 1, ["tiny/answers/sql", "tiny/features/sql"]),
     ],
 )

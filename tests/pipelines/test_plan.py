@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from functools import partial
 
 import pytest
 
 from drafterforge.artifacts.folder import write_artifact
 from drafterforge.cli import main
+from drafterforge.evaluation import stage_trials
+from drafterforge.evaluation.planning import measure_device
 from tests.data.prompt_files import write_lines
 from tests.evaluation.test_planning import TOY
 from tests.tiny import save_tiny_target
 
 SMOKE = ["experiment=smoke", "drafter.draft_vocab_size=64"]
+
+
+@pytest.fixture(autouse=True)
+def small_measurements(monkeypatch) -> None:
+    """The disk is timed by a megabyte, and the processor by small products."""
+    monkeypatch.setattr(stage_trials, "BLOCK", 2**20)
+    monkeypatch.setattr("drafterforge.pipelines.plan.measure_device", partial(measure_device, side=64, repeats=2))
 
 
 @pytest.fixture

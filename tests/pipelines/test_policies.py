@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -95,16 +97,27 @@ def test_a_grid_that_always_drafts_is_compared_with_no_drafting_as_any(policies)
     assert not any(name.startswith("best static tree 1/0/1") for name in rates)
 
 
+ASK = ("generate", "prompt=How many?", "max_new_tokens=8", "colour=never")
+
+
+@pytest.fixture(scope="module")
+def target_text(tiny_folder) -> str:
+    """The target's answer, as `generate` prints it."""
+    with redirect_stdout(StringIO()) as out:
+        assert main([*ASK, "drafter=", "target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN]) == 0
+    return out.getvalue()
+
+
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "planner"])
-def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(policies, name, monkeypatch):
+def test_every_method_trains_from_the_same_traces_and_drafts_the_target_s_text(
+    policies, name, target_text, monkeypatch
+):
     monkeypatch.setattr(trace_recording, "record_answer", lambda *_, **__: pytest.fail("recorded again"))
     done = policies("train-policy", *SQL, *POLICIES[name])
     assert done.code == 0, done.err
     assert f"policy {name}" in done.out and " is not shown to beat the best static tree: " in done.out
     assert "pool.scheduler=" not in done.out.splitlines()[-1]
-    ask = ("generate", "prompt=How many?", "drafter=sql", "max_new_tokens=8", "colour=never")
-    plain = policies("generate", "drafter=", "prompt=How many?", "max_new_tokens=8", "colour=never")
-    assert policies(*ask, f"pool.scheduler={name}").out == plain.out
+    assert policies(*ASK, "drafter=sql", f"pool.scheduler={name}").out == target_text
     load_policy(policies.artifact("policies", name))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import shutil
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from drafterforge.cli import main
 from drafterforge.evaluation import timing
 from drafterforge.pipelines import quickstart
 from drafterforge.reporting.drafter_verdict import drafter_verdict
-from tests.pipelines.conftest import PLAIN, Bench, rising_lengths
+from tests.pipelines.conftest import PLAIN, Bench, Done, rising_lengths
 
 pytestmark = pytest.mark.slow  # whole programs
 
@@ -32,28 +34,27 @@ def report_of(bench: Bench) -> dict:
 
 
 @pytest.fixture(scope="module")
-def quick_runs(tmp_path_factory, pool_runs, tiny_folder) -> Path:
-    """Runs of a pool and one finished `quickstart`."""
+def quickstart_run(tmp_path_factory, pool_runs, tiny_folder) -> tuple[Path, Done]:
+    """Runs of a pool and one finished `quickstart`, and what that printed."""
     runs = tmp_path_factory.mktemp("quick") / "runs"
     shutil.copytree(pool_runs, runs)
-    with rising_lengths():
-        assert (
-            main([*QUICK, "target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}"])
-            == 0
-        )
-    return runs
+    hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN, f"runs_dir={runs}")
+    out, err = io.StringIO(), io.StringIO()
+    with rising_lengths(), redirect_stdout(out), redirect_stderr(err):
+        code = main([*QUICK, *hf])
+    assert code == 0, err.getvalue()
+    return runs, Done(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
-def quick(bench, quick_runs) -> Bench:
+def quick(bench, quickstart_run) -> Bench:
     """A bench with a copy of them."""
-    shutil.copytree(quick_runs, bench.runs)
+    shutil.copytree(quickstart_run[0], bench.runs)
     return bench
 
 
-def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
-    done = pool(*QUICK)
-    assert done.code == 0, done.err
+def test_quickstart_tells_its_steps_and_leaves_a_report(quick, quickstart_run):
+    done = quickstart_run[1]
     steps = [line for line in done.err.splitlines() if line.startswith("quickstart, ")]
     assert [line.partition(":")[0] for line in steps] == [
         f"quickstart, {number} of 4, {name}"
@@ -61,7 +62,7 @@ def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
     ]
     steps_table, _, last = done.out.partition("quickstart, sql, held out")
     assert "sql, before tuning" in steps_table and "hedgespec over the pool" in steps_table and "the bundle" in last
-    report = report_of(pool)
+    report = report_of(quick)
     assert drafter_verdict(report, "quickstart") in done.out.splitlines()
     assert [row["method"] for row in report["rows"]] == METHODS
     assert {(row["num_prompts"], row["mismatches"]) for row in report["rows"]} == {(2, 0)}
@@ -70,9 +71,9 @@ def test_quickstart_tells_its_steps_and_leaves_a_report(pool):
     assert (about["train_prompts"], about["training_steps"]) == (8, 4) and about["answer_tokens"] > 8
     assert [row["method"] for row in about["first"]] == ["autoregressive", "hedgespec over the pool", "sql+retrieval"]
     assert {(row["num_prompts"], row["mismatches"]) for row in about["first"]} == {(2, 0)}
-    parents = open_artifact(pool.artifact("reports", "quickstart"), "reports").parents
+    parents = open_artifact(quick.artifact("reports", "quickstart"), "reports").parents
     assert [parent["name"] for parent in parents] == ["general", "sql", "quickstart", "quickstart"]
-    assert not list(pool.runs.rglob(".*.partial"))
+    assert not list(quick.runs.rglob(".*.partial"))
 
 
 def test_a_datastore_of_all_domains_replaces_retrieval(pool):

@@ -24,7 +24,7 @@ from drafterforge.drafters.retrieval.kind import answer_texts
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.targets.fingerprint import fingerprint
 from drafterforge.targets.load import load_target
-from tests.pipelines.conftest import PLAIN, TRAIN, Bench, rising_lengths
+from tests.pipelines.conftest import PLAIN, TRAIN, Bench, empty_charts, rising_lengths
 
 pytestmark = pytest.mark.slow  # many short tests
 
@@ -39,8 +39,9 @@ def specialist_runs(tmp_path_factory, trained_runs, tiny_folder) -> Path:
     runs = tmp_path_factory.mktemp("specialists") / "runs"
     shutil.copytree(trained_runs, runs)
     hf = ("target=hf", f"target.model={tiny_folder}", "target.name=tiny", PLAIN)
-    assert main([*LM, *hf, f"runs_dir={runs}"]) == 0
-    assert main([*STORE, *hf, f"runs_dir={runs}"]) == 0
+    with empty_charts():
+        assert main([*LM, *hf, f"runs_dir={runs}"]) == 0
+        assert main([*STORE, *hf, f"runs_dir={runs}"]) == 0
     return runs
 
 

@@ -190,7 +190,7 @@ JUNK = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(
     st.dictionaries(st.sampled_from(sorted(CURVES)), JUNK),
     st.dictionaries(st.sampled_from(sorted(live_row("a", 1, None))), JUNK),

@@ -33,6 +33,8 @@ from tests.models import tiny_drafter, tiny_target
 
 PROMPTS = [[3, 14, 15, 9, 26, 5] * 3, [7], [4] * 17, [9, 8, 7, 9, 8]]
 ALL = {"min_reach": 0.0, "min_probability": 0.0, "min_retrieval_tokens": float("inf")}
+LIKELY = {"min_reach": 0.9, "min_probability": 0.5}
+SAMPLED = Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +49,17 @@ def eagle(target) -> FusedDrafter:
     return FusedDrafter(tiny_drafter(target), target.backbone.embedding)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)])
-@pytest.mark.parametrize("worth", [ALL, {}, {"min_reach": 0.9, "min_probability": 0.5}])
-@pytest.mark.parametrize("max_batch", [1, 3])
+@pytest.mark.parametrize(
+    ("max_batch", "worth", "sampling"),
+    [
+        (1, ALL, GREEDY),
+        (3, ALL, SAMPLED),
+        (3, {}, GREEDY),
+        (1, {}, SAMPLED),
+        (1, LIKELY, GREEDY),
+        (3, LIKELY, SAMPLED),
+    ],
+)
 def test_the_text_is_the_target_s(target, eagle, max_batch, worth, sampling):
     expected = [Engine(target).generate([prompt], 20, sampling)[0].tokens for prompt in PROMPTS]
     hybrid = HybridDrafter(eagle, Retrieval(), **worth)

@@ -16,20 +16,20 @@ from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_drafter, tiny_target
 from tests.runtime.drafters import PROMPTS, SHAPE, drafters_of_every_kind, lora_drafters
 
+SAMPLED = Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)
+SKIPS = {"skip": 0.0, "skip_cycles": 2}  # cycles with and without evaluation in turns
+SELECTORS = [("random", {}), ("normalhedge", {}), ("normalhedge", SKIPS), ("thompson", {}), ("metasd_ucb", {})]
+
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)])
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "options", "sampling", "max_deferred"),
     [
-        ("random", {}),
-        ("normalhedge", {}),
-        ("normalhedge", {"skip": 0.0, "skip_cycles": 2}),  # cycles with and without evaluation in turns
-        ("thompson", {}),
-        ("metasd_ucb", {}),
+        ("random", {}, GREEDY, 2),
+        ("normalhedge", SKIPS, SAMPLED, 2),
+        *((*case, sampling, pool_proposer.MAX_DEFERRED) for case in SELECTORS for sampling in (GREEDY, SAMPLED)),
     ],
 )
-@pytest.mark.parametrize("max_deferred", [2, pool_proposer.MAX_DEFERRED])
 def test_switching_drafters_never_changes_the_text(target, name, options, sampling, max_deferred, monkeypatch):
     monkeypatch.setattr(pool_proposer, "MAX_DEFERRED", max_deferred)
     expected = [Engine(target).generate([prompt], 14, sampling)[0].tokens for prompt in PROMPTS]

@@ -10,6 +10,7 @@ import torch
 from drafterforge.errors import ArtifactError
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.sampling import GREEDY
+from drafterforge.server import worker as module
 from drafterforge.server.metrics import Metrics
 from drafterforge.server.worker import FAILED, Job, Worker
 from drafterforge.tree.grow import TreeShape
@@ -56,7 +57,9 @@ def test_running_answers_get_a_cycle_between_the_chunks_of_a_long_prompt(worker)
     assert long.row.answer.tokens == expected.tokens
 
 
-def test_what_is_loaded_is_not_collected_while_answers_wait(worker):
+def test_what_is_loaded_is_not_collected_while_answers_wait(worker, monkeypatch):
+    monkeypatch.setattr(module, "gc", gc)
+    gc.unfreeze()
     job, _ = submitted(worker, [3, 4], 4)
     frozen: list[int] = []
     job.deliver = lambda update: frozen.append(gc.get_freeze_count())
@@ -64,6 +67,7 @@ def test_what_is_loaded_is_not_collected_while_answers_wait(worker):
     worker.close(5.0)
     worker.thread.join()
     assert frozen and min(frozen) > 10_000 and gc.get_freeze_count() == 0
+    gc.freeze()
 
 
 def test_what_the_engine_has_learned_is_saved_at_times_and_at_the_end(worker, monkeypatch):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from drafterforge.training.best_checkpoint import BestCheckpoint
 from tests.training.runs import SHORT, Killed, Run, assert_same_run, equal
 
 
@@ -46,13 +47,19 @@ def test_a_new_drafter_is_not_compared_with_its_initial_weights(tmp_path, accept
     assert checkpoint.summary(7, 12) == "accept length 1.50 on validation (12 prompts, chain of 7)"
 
 
-@pytest.mark.slow
-def test_a_validation_before_the_first_step_changes_no_later_step(tmp_path, full):
-    run = Run(tmp_path, trained=True)
+@pytest.fixture(scope="module")
+def full_from_trained(tmp_path_factory) -> tuple[BestCheckpoint, dict, list]:
+    """Checkpoint, weights and log of an uninterrupted run from a trained drafter."""
+    run = Run(tmp_path_factory.mktemp("trained"), trained=True)
     checkpoint = run()
+    return checkpoint, run.weights(), run.logged()
+
+
+@pytest.mark.slow
+def test_a_validation_before_the_first_step_changes_no_later_step(full_from_trained, full):
+    checkpoint, _, (first, *later) = full_from_trained
     assert checkpoint.curve[0].keys() < checkpoint.curve[1].keys() and checkpoint.curve[0]["step"] == 0
     assert checkpoint.curve[1:] == full[0].curve
-    first, *later = run.logged()
     assert (first["step"], float(first["val/accept_length"])) == ("0", checkpoint.curve[0]["val/accept_length"])
     assert later == full[2]
 
@@ -71,12 +78,9 @@ def test_a_run_killed_after_its_first_checkpoint_does_not_repeat_the_validation_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill_at", [1, 2, 5, 7, 10])
-def test_a_killed_run_from_a_trained_drafter_yields_the_same_curve_and_weights(tmp_path, kill_at):
-    run = Run(tmp_path / "full", trained=True)
-    checkpoint = run()
-    expected = checkpoint, run.weights(), run.logged()
-    killed = Run(tmp_path / "killed", trained=True)
+def test_a_killed_run_from_a_trained_drafter_yields_the_same_curve_and_weights(tmp_path, full_from_trained, kill_at):
+    killed = Run(tmp_path, trained=True)
     with pytest.raises(Killed):
         killed(kill_at)
-    assert_same_run(killed, killed(), expected)
-    assert killed.logged() == expected[2]
+    assert_same_run(killed, killed(), full_from_trained)
+    assert killed.logged() == full_from_trained[2]

@@ -191,7 +191,7 @@ def test_a_killed_training_of_several_is_continued_alone_and_the_reverse(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("renames", range(1, 9))
+@pytest.mark.parametrize("renames", [1, 2, 4, 6, 7])
 def test_experts_killed_between_two_checkpoints_resume_to_the_same_weights(tmp_path, alone, monkeypatch, renames):
     experts = Experts(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(Killed):

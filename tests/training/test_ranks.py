@@ -83,8 +83,7 @@ def test_four_processes_with_more_ranks_than_validation_batches_train_the_drafte
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("strategy", "rank", "signal_number"),
-    [("ddp", 0, signal.SIGINT), ("ddp", 1, signal.SIGTERM), ("fsdp", 0, signal.SIGTERM), ("fsdp", 1, signal.SIGINT)],
+    ("strategy", "rank", "signal_number"), [("ddp", 1, signal.SIGTERM), ("fsdp", 0, signal.SIGINT)]
 )
 def test_a_signal_to_one_process_saves_the_same_step_of_all(tmp_path, brief, strategy, rank, signal_number):
     config = replace(BRIEF, strategy=strategy)
@@ -97,7 +96,7 @@ def test_a_signal_to_one_process_saves_the_same_step_of_all(tmp_path, brief, str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "num_ranks"), [("ddp", 1), ("ddp", 2), ("fsdp", 1), ("fsdp", 4)])
+@pytest.mark.parametrize(("strategy", "num_ranks"), [("ddp", 1), ("ddp", 2), ("fsdp", 4)])
 def test_a_run_whose_process_is_killed_resumes_with_any_number_of_processes(tmp_path, brief, strategy, num_ranks):
     config = replace(BRIEF, strategy=strategy)
     chance = random.Random(f"{strategy}{num_ranks}")

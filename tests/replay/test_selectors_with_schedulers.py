@@ -1,4 +1,4 @@
-"""Replayed cycles equal live cycles for every selector with every scheduler, request by request."""
+"""Replayed cycles equal live cycles for every selector and scheduler, in half of the pairs, request by request."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ SELECTORS = {
 SCHEDULERS = ["static", "another tree", "every cycle", "kept", "text, kept", "ltd", "ltd, depth alone", "marginal"]
 
 FIRST = [("metasd_ucb", "kept"), ("hedgespec", "ltd"), ("ucb1", "every cycle"), ("normalhedge", "static")]
+PAIRS = [(a, b) for j, b in enumerate(SCHEDULERS) for i, a in enumerate(SELECTORS) if (i + j) % 2 == 0]
 
 
 def policy_of(traces, hold_cycles: int, parts: list[str], temperature: float = 0.0) -> ShapePolicy:
@@ -145,18 +146,7 @@ def live(everything, selector: str, scheduler: str, max_batch: int = 1) -> list:
 
 
 @pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    ("selector", "scheduler"),
-    [
-        *FIRST,
-        *(
-            (selector, scheduler)
-            for scheduler in SCHEDULERS
-            for selector in SELECTORS
-            if (selector, scheduler) not in FIRST
-        ),
-    ],
-)
+@pytest.mark.parametrize(("selector", "scheduler"), [*FIRST, *(pair for pair in PAIRS if pair not in FIRST)])
 def test_replayed_cycles_equal_live_cycles(everything, selector, scheduler):
     recorded = everything[-1][scheduler]
     played = recorded.run(recorded.maker(selector, seed=3, **SELECTORS[selector]))
