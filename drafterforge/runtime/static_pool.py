@@ -214,7 +214,8 @@ class StaticSelection:
         self.masked = self.varies or self.trie_nodes > 0 or differ
         if self.masked:
             size = 1 if record.bounds.num_tokens == 1 else max(LEAST_NODES, next_power(record.bounds.num_tokens))
-            record.bounds = TreeShape(min(size, largest.num_tokens), record.bounds.depth, largest.top_k)
+            width = largest.top_k if self.policy is None else self.policy.shape.top_k  # its networks read this many
+            record.bounds = TreeShape(min(size, largest.num_tokens), record.bounds.depth, width)
         self.report = Report(
             top_k=tuple(proposer.top_k(name) for name in self.members.stacked) if proposer.needs_evaluation else (),
             coverage_levels=proposer.coverage_levels if proposer.needs_coverage else 0,
