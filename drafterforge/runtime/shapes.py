@@ -8,6 +8,7 @@ import torch
 
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.drafters.registry import DEFAULT, kind_named
+from drafterforge.errors import DrafterforgeError
 from drafterforge.tree.grow import TreeShape
 
 ROOT_ALONE = TreeShape(num_tokens=1, depth=0, top_k=1)  # the tree of a cycle without a drafter
@@ -28,6 +29,12 @@ def choose_shape(config: RuntimeConfig, device: torch.device, dtype: torch.dtype
 def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
     """The shape with the largest of every number."""
     return TreeShape(*(max(getattr(shape, key) for shape in shapes) for key in ("num_tokens", "depth", "top_k")))
+
+
+def require_within(shape: TreeShape, largest: TreeShape) -> None:
+    """Refuse a shape that exceeds the largest one."""
+    if bounds([shape, largest]) != largest:
+        raise DrafterforgeError(f"this batch decodes with trees up to {largest}, got {shape}")
 
 
 def next_power(count: int) -> int:

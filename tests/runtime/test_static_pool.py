@@ -9,7 +9,7 @@ from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
-from drafterforge.runtime.static_pool import has_fixed_shapes
+from drafterforge.runtime.static_pool import has_fixed_shapes, largest_shape
 from drafterforge.schedulers.base import RandomScheduler
 from drafterforge.tree.grow import TreeShape
 from tests.models import NORMS, tiny_target
@@ -240,6 +240,15 @@ def test_a_scheduler_with_many_trees_captures_few_cycles():
     shapes = {(cycle.depth, cycle.top_k) for answer in answers for cycle in answer.cycles}
     assert len(shapes) > 4
     assert all(len(rows.cycles) <= 2 * len(GRID.depths) for rows in engine.buffers.values())
+
+
+def test_the_engine_s_tree_bounds_no_drafter_that_a_scheduler_serves():
+    """Scheduled trees would be drafted at its width."""
+    target, shape = tiny_target(eos_token_id=None), TreeShape(30, 5, 9)
+    pool = pool_of(target, "LoRA experts", "random", scheduler=RandomScheduler(GRID))
+    assert largest_shape(pool, shape) == TreeShape(10, 3, 3)
+    assert Engine(target, pool, shape, graphs=True).generate(PROMPTS[:1], 12)[0].cycles
+    assert largest_shape(Pool({**pool.drafters, "late": hybrids(target)[0]}, scheduler=pool.scheduler), shape) == shape
 
 
 def test_another_drafter_needs_no_new_cycle():
