@@ -211,7 +211,11 @@ class PoolProposer(Proposer):
     ) -> None:
         """Add a drafter; it reads each row's text so far.  features: as for `admit`."""
         self._catch_up()
-        self.members.add(name, drafter, texts, features)
+        try:
+            self.members.add(name, drafter, texts, features)
+        except Exception:  # such as a lack of memory for its keys
+            self.members.remove(name)
+            raise
         self.names.append(name)
         for row in self.rows:
             row.selector.add_drafter(name, cost, self._levels(name, row))

@@ -230,9 +230,15 @@ class StaticBatch(Batch):
 
     def add_drafter(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
         """See `Batch`."""
-        texts = [torch.tensor(row.text) for row in self.rows]
+        texts, members = [torch.tensor(row.text) for row in self.rows], self.selection.members
+        before = self.drafters, members.stacked, members.log_probs
         self.selection.proposer.join(name, drafter, texts, texts, cost)
-        self._read_again()
+        try:
+            self._read_again()
+        except Exception:  # such as a lack of memory for the new buffers
+            self.selection.proposer.leave(name)
+            self.drafters, members.stacked, members.log_probs = before
+            raise
 
     def remove_drafter(self, name: str) -> None:
         """See `Batch`."""
@@ -240,7 +246,7 @@ class StaticBatch(Batch):
         self._read_again()
 
     def _read_again(self) -> None:
-        """Let the drafters as they are now read every row's text, into new buffers."""
+        """Let the drafters as they are now read every row's text, into new buffers; an error leaves the old ones."""
         self.drafters = self.selection.stack()
         sources, logits = [], []
         for index, row in enumerate(self.rows):
@@ -255,8 +261,9 @@ class StaticBatch(Batch):
             sources.append((fresh, 0))
             logits.append(fresh.logits)
         self.selection.members.log_probs = None
+        if sources and self.selection.reads_children:
+            self.selection.observe_children(torch.cat(logits, dim=1))
+        readers = self._new_readers()
         if sources:
             self._gather(sources)
-            if self.selection.reads_children:
-                self.selection.observe_children(torch.cat(logits, dim=1))
-        self._replace_readers()
+        self._replace_readers(readers)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from drafterforge.drafters.eagle3.stack import StackedGroup
+from drafterforge.drafters.hybrid.model import HybridDrafter
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.pool_proposer import PoolProposer
+from drafterforge.runtime.prefill import Prefill
 from drafterforge.selectors import selector
 from tests.runtime.drafters import PROMPTS, SHAPE, drafters_of_every_kind, lora_drafters
 
@@ -65,7 +70,8 @@ def test_an_idle_selector_that_carries_over_follows_the_pool(target):
     assert pool.selector(SHAPE).counts.tolist() == [learned[1], 0.0]
 
 
-def test_a_drafter_whose_addition_fails_is_in_no_batch(target, monkeypatch):
+@pytest.mark.parametrize(("owner", "name"), [(PoolProposer, "join"), (StackedGroup, "admit"), (Prefill, "read_again")])
+def test_a_drafter_whose_addition_fails_is_in_no_batch(target, owner, name, monkeypatch):
     drafters = lora_drafters(target, 2)
     engine = Engine(target, Pool({"a": drafters[0]}, "static", drafter="a"), SHAPE)
     expected = Engine(target).generate([PROMPTS[0]], 20)[0].tokens
@@ -73,14 +79,18 @@ def test_a_drafter_whose_addition_fails_is_in_no_batch(target, monkeypatch):
     with torch.inference_mode():
         row = batch.admit(*engine.read(PROMPTS[0], 20))
         batch.cycle(SHAPE)
+        late = batch.begin(*engine.read(PROMPTS[0], 20))
         with monkeypatch.context() as patch:
-            patch.setattr(type(batch.proposer), "join", lambda *_: 1 / 0)
+            patch.setattr(owner, name, lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                engine.add_drafter("b", drafters[1])
-        assert engine.drafter.names == ["a"]
+                engine.add_drafter("b", HybridDrafter(drafters[1], Retrieval()))
+        assert engine.drafter.names == batch.proposer.names == list(batch.proposer.members.drafters) == ["a"]
+        assert not batch.proposer.members.indices
+        while not batch.advance(late):
+            pass
         while batch.rows:
             batch.cycle(SHAPE)
-    assert row.answer.tokens == expected
+    assert row.answer.tokens == late.row.answer.tokens == expected
 
 
 def test_costs_follow_the_drafters_of_the_pool(target):

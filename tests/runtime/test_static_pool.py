@@ -153,6 +153,28 @@ def test_rows_join_and_leave_after_a_drafter_has_joined():
     assert [first.answer.tokens, second.answer.tokens] == expected
 
 
+@pytest.mark.parametrize("newcomer", ["late", "retrieval"])
+def test_a_drafter_for_which_there_is_no_memory_changes_nothing(newcomer, monkeypatch):
+    target = tiny_target(eos_token_id=None)
+    late = {"late": lora_drafters(target, 1)[0], "retrieval": hybrids(target)[3]}[newcomer]
+    expected = [Engine(target).generate([prompt], 12)[0].tokens for prompt in PROMPTS[:2]]
+    engine = Engine(
+        target, pool_of(target, "LoRA experts", "hedgespec", scheduler=POLICIES["children"](target)), SHAPE, graphs=True
+    )
+    names, batch = engine.drafter.names, engine.open_batch()
+    with torch.inference_mode():
+        rows = [batch.admit(*engine.read(prompt, 12)) for prompt in PROMPTS[:2]]
+        batch.cycle(SHAPE)
+        with monkeypatch.context() as patch:
+            patch.setattr(batch, "_gather", lambda _: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                engine.add_drafter(newcomer, late)
+        assert engine.drafter.names == batch.selection.proposer.names == names
+        while batch.rows:
+            batch.cycle(SHAPE)
+    assert [row.answer.tokens for row in rows] == expected
+
+
 def test_a_drafter_that_joins_leaves_the_verified_keys():
     target = tiny_target(eos_token_id=None, dtype=torch.bfloat16)
     experts, prompt = lora_drafters(target, 3), [number % 50 + 3 for number in range(300)]
