@@ -28,7 +28,7 @@ from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.rejection import RejectionBatch
 from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
-from drafterforge.runtime.shapes import default_shape
+from drafterforge.runtime.shapes import default_shape, within
 from drafterforge.runtime.static_batch import StaticBatch
 from drafterforge.runtime.static_pool import (
     StaticSelection,
@@ -226,7 +226,7 @@ class Engine:
             require_stackable(pool, name, drafter)
         for batch in self.batches:
             batch.try_join(name, drafter, cost)  # refuses before anything changes
-        pool.add(name, drafter, cost)
+        pool.add(name, drafter, self.shape, cost, self._own_tree(drafter))
         joined = []
         try:
             with torch.inference_mode():
@@ -238,6 +238,13 @@ class Engine:
             for batch in joined:
                 batch.remove_drafter(name)
             raise
+
+    def _own_tree(self, drafter: Drafter) -> TreeShape | None:
+        """The default tree of a drafter that joins, if its kind has one; fixed shapes bound it."""
+        if not kind_of(drafter).has_default_shape:
+            return None
+        tree = default_shape(self.target.device, self.target.dtype, drafter.kind)
+        return within(tree, largest_shape(self._pool(), self.shape)) if self.graphs else tree
 
     def remove_drafter(self, name: str) -> None:
         """Remove a drafter from the pool and from running requests."""

@@ -218,12 +218,12 @@ class PoolProposer(Proposer):
             raise
         self.names.append(name)
         for row in self.rows:
-            row.selector.add_drafter(name, cost, self._levels(name, row))
+            row.selector.add_drafter(name, cost, self._levels(name, drafter, row))
 
     def try_join(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
         """Add a drafter to copies of the rows' selectors, so a refusal changes nothing."""
         for row in self.rows:
-            copy.deepcopy(row.selector).add_drafter(name, cost, self._levels(name, row))
+            copy.deepcopy(row.selector).add_drafter(name, cost, self._levels(name, drafter, row))
 
     def try_leave(self, name: str) -> None:
         """Remove a drafter from copies of the rows' selectors, so a refusal changes nothing."""
@@ -238,6 +238,6 @@ class PoolProposer(Proposer):
         self.names.remove(name)
         self.members.remove(name)
 
-    def _levels(self, name: str, row: PoolRow) -> int:
+    def _levels(self, name: str, drafter: Drafter, row: PoolRow) -> int:
         """Levels of a new drafter, at most those of the row's selector."""
-        return min(self.pool.shape_of(name, self.shape).depth, row.selector.depth)
+        return min(self.pool.levels_of(name, drafter, self.shape), row.selector.depth)

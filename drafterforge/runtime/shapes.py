@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 
 import torch
 
@@ -31,9 +32,14 @@ def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
     return TreeShape(*(max(getattr(shape, key) for shape in shapes) for key in ("num_tokens", "depth", "top_k")))
 
 
+def within(shape: TreeShape, largest: TreeShape) -> TreeShape:
+    """The shape without what exceeds the largest one."""
+    return TreeShape(*map(min, astuple(shape), astuple(largest)))
+
+
 def require_within(shape: TreeShape, largest: TreeShape) -> None:
     """Refuse a shape that exceeds the largest one."""
-    if bounds([shape, largest]) != largest:
+    if within(shape, largest) != shape:
         raise DrafterforgeError(f"this batch decodes with trees up to {largest}, got {shape}")
 
 

@@ -13,7 +13,9 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.prefill import Prefill
+from drafterforge.runtime.shapes import default_shape, within
 from drafterforge.selectors import selector
+from drafterforge.tree.grow import TreeShape
 from tests.runtime.drafters import PROMPTS, SHAPE, drafters_of_every_kind, lora_drafters
 
 
@@ -58,7 +60,7 @@ def test_a_drafter_that_joins_has_the_state_of_one_that_was_there(target):
 
 def test_an_idle_selector_that_carries_over_follows_the_pool(target):
     drafters = lora_drafters(target, 3)
-    pool = Pool({"a": drafters[0], "b": drafters[1]}, "ucb1", carry=True)
+    pool = Pool({"a": drafters[0], "b": drafters[1]}, "ucb1", carry=True, shapes={"a": TreeShape(12, 5, 2)})
     engine = Engine(target, pool, SHAPE)
     engine.generate([PROMPTS[0]], 20)
     learned = pool.idle[-1].counts.copy()
@@ -137,6 +139,25 @@ def test_a_refused_removal_changes_nothing(target, busy):
     assert engine.drafter.names == names
     assert batch is None or finish_request(*batch) == expected
     assert engine.generate(PROMPTS[:1], 16)[0].tokens == expected
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_drafter_that_joins_drafts_the_tree_of_its_kind(target, graphs):
+    """Requests that run draft as deep as their selectors know; fixed shapes bound the tree."""
+    (eagle,) = lora_drafters(target, 1)
+    engine = Engine(target, Pool({"eagle": eagle}, "random"), SHAPE, graphs=graphs)
+    batch, row = start_request(engine)
+    both = HybridDrafter(eagle, Retrieval())
+    engine.add_drafter("both", both)
+    finish_request(batch, row)
+    tree = default_shape(target.device, target.dtype, "hybrid")
+    assert tree.num_tokens > SHAPE.num_tokens and tree.depth > SHAPE.depth
+    for answer, depth in ((row.answer, SHAPE.depth), (engine.generate(PROMPTS[:1], 30)[0], tree.depth)):
+        depths = {(cycle.depth, cycle.top_k) for cycle in answer.cycles if cycle.drafter == "both"}
+        assert max(depths) == (SHAPE.depth if graphs else depth, tree.top_k)
+    assert engine.drafter.shapes == {"both": within(tree, SHAPE) if graphs else tree}
+    engine.remove_drafter("both")
+    assert engine.drafter.shapes == {}
 
 
 def immutable_selector(names, levels):
