@@ -8,6 +8,7 @@ import torch
 from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.static_pool import has_fixed_shapes, largest_shape
 from drafterforge.schedulers.base import RandomScheduler
@@ -309,3 +310,20 @@ def test_retrieval_joins_trees_of_fixed_shapes(name, sampling):
             shapes = [[cycle[1:] for cycle in cycles_of(answer)] for answer in static]
             assert shapes == [[cycle[1:] for cycle in cycles_of(answer)] for answer in growing]
             assert sum(size > 1 for answer in shapes for size, _ in answer) > 3
+
+
+def test_a_hybrid_s_gamma_is_what_was_accepted_where_retrieval_sees_no_distribution(monkeypatch):
+    """The larger of the device's mass and retrieval's 0 or 1 would overrate it."""
+    target, judged, learn = tiny_target(eos_token_id=None), [], PoolProposer.learn
+
+    def watching(proposer, record, judgement):
+        judged.extend([] if judgement is None else [(proposer.members.names, judgement)])
+        learn(proposer, record, judgement)
+
+    monkeypatch.setattr(PoolProposer, "learn", watching)
+    torch.manual_seed(3)
+    pool = Pool(dict(zip(("both", "eagle", "careful", "retrieval"), hybrids(target), strict=True)), "hedgespec")
+    Engine(target, pool, SHAPE, graphs=True).generate(REPEATING, TOKENS, SAMPLED)
+    for name in ("both", "careful", "retrieval", "eagle"):
+        parts = [(part.gamma[names.index(name)], part.accepted[names.index(name)]) for names, part in judged]
+        assert all(gamma.equal(accepted) for gamma, accepted in parts) == (name != "eagle")
