@@ -11,6 +11,7 @@ from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.drafters.retrieval.model import Retrieval
+from drafterforge.kernels import gpu
 from drafterforge.runtime.acceptance import accept
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine
@@ -18,9 +19,11 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.rows import STEPS
 from drafterforge.runtime.sampling import Picker, Sampling
 from drafterforge.runtime.stopping import StopRule
+from drafterforge.runtime.tree_scheduling import TimedGrowth
 from drafterforge.schedulers.base import StaticScheduler
 from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, root_only
 from tests.models import tiny_drafter, tiny_target
+from tests.schedulers.policies import ltd_policy
 
 PROMPTS = [[3, 14, 15, 9, 26, 5], [7, 7, 7]]
 LATE_S = 0.05
@@ -124,3 +127,10 @@ def test_the_distributions_of_a_walk_penalise_only_the_tokens_before_each():
     assert record.next_tokens.tolist() == [[3, 3, 3]] and seen.equal(after)
     expected = [picker.distribution(logits[:, level], before if level == 0 else after) for level in range(3)]
     torch.testing.assert_close(record.distributions(3), torch.stack(expected, dim=1))
+
+
+def test_a_scheduler_is_not_charged_for_what_a_gpu_drafts_meanwhile(monkeypatch):
+    monkeypatch.setattr(gpu, "synchronize", lambda _: time.sleep(LATE_S))
+    growth = TimedGrowth(ltd_policy(2).growth(torch.tensor([6])))
+    growth.go_on(1, torch.zeros(1, 2)), growth.nodes(torch.tensor([1]), torch.zeros(1, 2))
+    assert 0.0 < growth.seconds < LATE_S
