@@ -112,9 +112,10 @@ class FullInformation(Selector):
     def observe(self, feedback: Feedback) -> None:
         """Queue the cycle; learn from the rounds that its evaluation completes."""
         self.cycles_to_skip = max(self.cycles_to_skip - 1, 0)
-        self.queue.add_cycle(feedback.position, self.played)
-        if self.calibration and feedback.depth > 0:
-            self.calibration.add_cycle(feedback)
+        if self.num_drafters > 1:  # else no evaluation ever empties the queue
+            self.queue.add_cycle(feedback.position, self.played)
+            if self.calibration and feedback.depth > 0:
+                self.calibration.add_cycle(feedback)
         if feedback.evaluation is not None:
             rounds = self.queue.extend(feedback.evaluation)
             if self.calibration:

@@ -66,6 +66,8 @@ class HedgeSpecPaper(FullInformation):
 
     def observe(self, feedback: Feedback) -> None:
         """Let free copies await the feedback of the emitted positions; the first of them chose the drafter."""
+        if self.num_drafters == 1:  # nothing to learn, and no evaluation ever empties the queue
+            return
         self.queue.add_cycle(feedback.position, self.played_probs)
         by_token = self.queue.granularity == "token"
         for position in range(feedback.position, feedback.position + (feedback.accept_length if by_token else 1)):
