@@ -57,7 +57,7 @@ class PoolRow:
         self.feature = feature
         if keep_text:
             self.text = torch.cat((self.text, tokens))[-TEXT_WINDOW:]
-        self.feedback = Feedback(drafter, self.position, count, self.shape.depth, False, coverage, overlap)
+        self.feedback = Feedback(drafter, self.position, count, self.shape.depth, coverage, overlap)
         self.position, self.tokens, self.cycles = self.position + count, self.tokens + count, self.cycles + 1
 
     def observe(self, evaluation: Evaluation | None) -> None:

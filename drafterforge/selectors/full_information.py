@@ -123,8 +123,6 @@ class FullInformation(Selector):
             self._learn(self.learner, rounds, self._losses(rounds))
             if self.skip is not None and len(rounds.positions) and self.learner.probs.max() >= self.skip:
                 self.cycles_to_skip = self.skip_cycles
-        if feedback.ended:
-            self.end()
 
     def _losses(self, rounds: Rounds) -> np.ndarray:
         """Losses [R, N] of complete rounds; NaN where a drafter was not evaluated."""

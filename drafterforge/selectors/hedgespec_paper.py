@@ -77,8 +77,6 @@ class HedgeSpecPaper(FullInformation):
             for position, loss in zip(rounds.positions.tolist(), self._losses(rounds), strict=True):
                 self.copies[copies[position]].update(loss, awake=~np.isnan(loss))
             self.waiting = [entry for entry in self.waiting if entry[0] >= self.queue.start]
-        if feedback.ended:
-            self.end()
 
     def end(self) -> None:
         """End the request; drops incomplete rounds."""

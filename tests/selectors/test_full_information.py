@@ -75,10 +75,10 @@ def test_the_end_of_an_answer_drops_incomplete_rounds():
     chooser = make("normalhedge")
     chooser.begin()
     chooser.select(Context(0, 0))
-    chooser.observe(replace(text.feedback(0, 0), ended=True))
+    chooser.observe(text.feedback(0, 0))
     rounds = chooser.learner.rounds
-    assert chooser.queue.open_rounds().positions.tolist() == []
     chooser.end()
+    assert chooser.queue.open_rounds().positions.tolist() == []
     assert chooser.learner.rounds == rounds
 
 
