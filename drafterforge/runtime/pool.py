@@ -154,11 +154,13 @@ class Pool:
         self.stacks = {names: stack for names, stack in self.stacks.items() if name not in names}
 
     def options_without(self, name: str) -> dict[str, object]:
-        """The selector's options without a drafter; ConfigError if the selector or router needs it."""
+        """The selector's options without a drafter; ConfigError if the pool needs it."""
         if name not in self.drafters:
             raise ConfigError(f"the pool has no drafter {name!r}; it has {', '.join(self.drafters)}")
         if len(self.drafters) == 1:
             raise ConfigError(f"{name!r} is the only drafter of the pool and cannot be removed")
+        if self.worth is not None and name == self.names[0]:
+            raise ConfigError(f"drafter=auto compares the rest with {name!r}, so it cannot be removed")
         options = dict(self.options)
         if (costs := options.get("costs")) is not None:
             options["costs"] = [cost for cost, member in zip(costs, self.names, strict=True) if member != name]
