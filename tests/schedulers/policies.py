@@ -46,7 +46,9 @@ def ltd_policy(top_k: int) -> LTDPolicy:
 def marginal_policy(target: Target) -> MarginalPolicy:
     """A marginal policy whose prices some nodes are worth."""
     numbers = {"reach": 0.2, "rate": 1.0}
-    spec = PolicySpec("marginal", "marginal", "in-memory", "a", "", "cpu", GROWING[3].as_dict(), top_k=3, numbers=numbers)
+    spec = PolicySpec(
+        "marginal", "marginal", "in-memory", "a", "", "cpu", GROWING[3].as_dict(), top_k=3, numbers=numbers
+    )
     return MarginalPolicy(spec, torch.tensor([0.05, 0.3, 0.5]))
 
 
