@@ -147,8 +147,7 @@ def test_a_drafter_that_joins_drafts_the_tree_of_its_kind(target, graphs):
     (eagle,) = lora_drafters(target, 1)
     engine = Engine(target, Pool({"eagle": eagle}, "random"), SHAPE, graphs=graphs)
     batch, row = start_request(engine)
-    both = HybridDrafter(eagle, Retrieval())
-    engine.add_drafter("both", both)
+    engine.add_drafter("both", HybridDrafter(eagle, Retrieval()))
     finish_request(batch, row)
     tree = default_shape(target.device, target.dtype, "hybrid")
     assert tree.num_tokens > SHAPE.num_tokens and tree.depth > SHAPE.depth
