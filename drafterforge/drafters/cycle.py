@@ -37,7 +37,8 @@ class CycleRecord:
     states: Tensor | None = None  # verify: final states at each node, [B, T, H]; None: they stay on the device
     path: Tensor | None = None  # verify: accepted nodes, [B, D + 1]
     next_tokens: Tensor | None = None  # verify: the token after each of them, [B, D + 1]
-    distribution: Callable[[Tensor], Tensor] | None = None  # verify: logits [B, V] to probabilities; None: all greedy
+    # verify: logits [B, A, V] before tokens [B, A] of the walks to probabilities; None: all greedy
+    distribution: Callable[[Tensor, Tensor], Tensor] | None = None
     packed: Tensor | None = None  # verify: results that the host reads, see `runtime.acceptance`
 
     sizes: Sequence[int] = ()  # commit: nodes of each row's tree
@@ -61,7 +62,7 @@ class CycleRecord:
             return None
         rows = torch.arange(self.path.shape[0], device=self.path.device)[:, None]
         logits = self.logits[rows, self.path[:, :width]]
-        return torch.stack([self.distribution(step) for step in logits.unbind(1)], dim=1)
+        return self.distribution(logits, self.next_tokens[:, :width])
 
     def committed(self) -> tuple[Tensor, Tensor]:
         """Committed tokens [B, A], padded beyond each row's count, and the features before each, [B, A, 3H]."""

@@ -27,17 +27,16 @@ class Judgement:
     accepted: Tensor  # 1 if the committed token is among the drafter's top k
     gamma: Tensor  # target probability of the drafter's top k
 
-    def add_proposals(self, rows: Sequence[int], extra: Judgement) -> Judgement:
+    def add_proposals(self, rows: Sequence[int], extra: Judgement, by_mass: bool = True) -> Judgement:
         """Add the proposals of other drafters, `extra` [n], to those of drafters `rows` [n].
 
-        A token is accepted if either proposes it; gamma is the larger of the two, a lower bound of the union's mass.
+        A token is accepted if either proposes it.  gamma is the larger mass, a lower bound of the union's mass; unless
+        `by_mass`, because `extra` was judged without distributions, it is `accepted`, whose mean is the union's mass.
         """
-        parts = []
-        for values, added in ((self.accepted, extra.accepted), (self.gamma, extra.gamma)):
-            values = values.clone()
-            values[list(rows)] = torch.maximum(values[list(rows)], added)
-            parts.append(values)
-        return Judgement(*parts)
+        rows, accepted, gamma = list(rows), self.accepted.clone(), self.gamma.clone()
+        accepted[rows] = torch.maximum(accepted[rows], extra.accepted)
+        gamma[rows] = torch.maximum(gamma[rows], extra.gamma) if by_mass else accepted[rows]
+        return Judgement(accepted, gamma)
 
     @staticmethod
     def join(parts: list[Judgement]) -> Judgement:

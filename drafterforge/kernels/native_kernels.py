@@ -8,13 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from drafterforge.config.runtime import MAX_NODES
 from drafterforge.kernels import attention as by_torch
 from drafterforge.kernels import gate, native, native_trees, norm, trees
 from drafterforge.kernels.attention import AttendLayer, Heads
 from drafterforge.kernels.cache import KeyValueCache
 
 BLOCK = 64  # queries of a sequence that native.c attends for at once
-MAX_QUERIES = 256  # that it attends for in blocks: the nodes of a draft tree, whose bits must be those of one query
 
 
 def _needs_gradients(x: Tensor) -> bool:
@@ -78,10 +78,13 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, used: int) -> 
 
 
 def _is_short(length: int, width: int, mask: Tensor | None) -> bool:
-    """Whether native.c attends for `length` queries of each sequence, of heads `width` wide."""
+    """Whether native.c attends for `length` queries of each sequence, of heads `width` wide.
+
+    With a mask they may be the nodes of any tree, whose bits must be those of one query.
+    """
     if mask is None:
         return length == 1 and width % 2 == 0
-    return length <= MAX_QUERIES and width % 2 == 0 and mask.is_contiguous() and mask.dtype == torch.float32
+    return length <= MAX_NODES and width % 2 == 0 and mask.is_contiguous() and mask.dtype == torch.float32
 
 
 def _is_cache_layout(k: Tensor, v: Tensor) -> bool:

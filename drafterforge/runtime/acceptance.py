@@ -54,6 +54,9 @@ def accept(
     each text, [B, V] bool, to which those of the walks are added.
     """
     tree, logits, depth = record.tree, record.logits, record.bounds.depth
+    if not picker.greedy:
+        before = seen.clone() if picker.penalised else None  # the walk adds to it
+        record.distribution = partial(picker.distributions, seen=before)
     if picker.plain:
         best = kernels_of(logits).argmax(logits)
         record.path, counts = accepted_path(tree, best, ancestors, depth)
@@ -67,7 +70,5 @@ def accept(
             return token
 
         record.path, counts, record.next_tokens = sampled_path(tree, logits, depth, pick)
-    if not picker.greedy:
-        record.distribution = partial(picker.distribution, seen=seen)
     record.packed = pack(tree, record.path, counts, record.next_tokens)
     return counts

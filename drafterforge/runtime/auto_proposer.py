@@ -15,7 +15,6 @@ from torch import Tensor
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.proposer import PromptReader, Proposer, Request
-from drafterforge.errors import ConfigError
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.arm_states import ArmStates, RowText, WakingRow
 from drafterforge.runtime.arms import WINDOW, RowArms, Stakes, common_lengths
@@ -291,9 +290,7 @@ class AutoProposer(Proposer):
         """A drafter can always join."""
 
     def try_leave(self, name: str) -> None:
-        """Refuse to remove the first drafter, over which gains are measured."""
-        if name == self.pool.names[0]:
-            raise ConfigError(f"drafter=auto compares the rest with {name!r}, so it cannot be removed")
+        """A drafter can always leave; the pool keeps the first one, over which gains are measured."""
 
     def leave(self, name: str) -> None:
         """Remove a drafter; its rows go on with the first one."""

@@ -316,7 +316,10 @@ class Batch:
         self.proposer.try_leave(name)
 
     def add_drafter(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
-        """Add a drafter to the pool between cycles; the target recomputes each row's features for it."""
+        """Add a drafter to the pool between cycles; the target recomputes each row's features for it.
+
+        An error changes nothing.
+        """
         texts, features = [], []
         for row in self.rows:
             texts.append(torch.tensor(row.text, device=self.target.device))
@@ -324,17 +327,29 @@ class Batch:
             positions = torch.arange(tokens.shape[1], device=self.target.device)[None]
             features.append(self.target.forward(tokens, positions, None)[1][0])
         self.proposer.join(name, drafter, texts, features, cost)
-        self._replace_readers()
+        try:
+            readers = self._new_readers()
+        except Exception:
+            self.proposer.leave(name)
+            raise
+        self._replace_readers(readers)
 
     def remove_drafter(self, name: str) -> None:
         """Remove a drafter of the pool between cycles."""
         self.proposer.leave(name)
-        self._replace_readers()
+        self._replace_readers(self._new_readers())
 
-    def _replace_readers(self) -> None:
-        """Let the drafters as they are now read the prompts that are being read."""
-        for joining in self.joining:
-            joining.prefill.replace_reader(self._reader(joining.row))
+    def _new_readers(self) -> list[PromptReader | None]:
+        """Readers of the drafters as they are now; they have read of every prompt what the target has read."""
+        readers = [self._reader(joining.row) for joining in self.joining]
+        for joining, reader in zip(self.joining, readers, strict=True):
+            joining.prefill.read_again(reader)
+        return readers
+
+    def _replace_readers(self, readers: Sequence[PromptReader | None]) -> None:
+        """Let these read the rest of the prompts that are being read."""
+        for joining, reader in zip(self.joining, readers, strict=True):
+            joining.prefill.reader = reader
 
     def selection_probs(self) -> dict[str, float]:
         """Probability of each drafter of a pool in the last cycle, mean over its rows; empty without a pool."""

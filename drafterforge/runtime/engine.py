@@ -8,7 +8,10 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
+from operator import index
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +21,7 @@ from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.drafters.registry import DEFAULT, kind_of
 from drafterforge.drafters.retrieval.memory import AnswerMemory
-from drafterforge.errors import ConfigError, DrafterforgeError, PromptTooLongError, shorten
+from drafterforge.errors import ConfigError, DrafterforgeError, PromptTooLongError, quote, shorten
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.runtime.auto_proposer import AutoProposer
 from drafterforge.runtime.batch import Batch
@@ -28,7 +31,7 @@ from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.rejection import RejectionBatch
 from drafterforge.runtime.rows import Generation
 from drafterforge.runtime.sampling import GREEDY, Sampling
-from drafterforge.runtime.shapes import default_shape
+from drafterforge.runtime.shapes import default_shape, within
 from drafterforge.runtime.static_batch import StaticBatch
 from drafterforge.runtime.static_pool import (
     StaticSelection,
@@ -44,7 +47,13 @@ from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 WARM_UP_TOKENS = 8  # of a prompt
-Prompt = str | Sequence[int] | Sequence[dict[str, str]]  # plain text, token ids, or chat messages
+# plain text, token ids (also in an array or a tensor), or chat messages
+Prompt = str | Sequence[int] | Sequence[dict[str, str]]
+
+
+def plain_list(values: object) -> Any:
+    """The list of a NumPy array or a tensor; anything else unchanged."""
+    return values.tolist() if hasattr(values, "tolist") else values
 
 
 def kind_name(drafter: Drafter | Pool | None) -> str:
@@ -133,7 +142,8 @@ class Engine:
 
         sampling: one for all prompts, or one for each.  stop: strings that end an answer and are not part of its text.
         """
-        if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | dict)):
+        prompts = plain_list(prompts)
+        if isinstance(prompts, str | int) or (prompts and isinstance(prompts[0], int | dict)):
             raise DrafterforgeError("generate takes a list of prompts; put a single prompt into a list")
         samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
         if len(samplings) != len(prompts):
@@ -226,7 +236,7 @@ class Engine:
             require_stackable(pool, name, drafter)
         for batch in self.batches:
             batch.try_join(name, drafter, cost)  # refuses before anything changes
-        pool.add(name, drafter, cost)
+        pool.add(name, drafter, self.shape, cost, self._own_tree(drafter))
         joined = []
         try:
             with torch.inference_mode():
@@ -238,6 +248,13 @@ class Engine:
             for batch in joined:
                 batch.remove_drafter(name)
             raise
+
+    def _own_tree(self, drafter: Drafter) -> TreeShape | None:
+        """The default tree of a drafter that joins, if its kind has one; fixed shapes bound it."""
+        if not kind_of(drafter).has_default_shape:
+            return None
+        tree = default_shape(self.target.device, self.target.dtype, drafter.kind)
+        return within(tree, largest_shape(self._pool(), self.shape)) if self.graphs else tree
 
     def remove_drafter(self, name: str) -> None:
         """Remove a drafter from the pool and from running requests."""
@@ -310,6 +327,8 @@ class Engine:
             raise (PromptTooLongError if tokens else DrafterforgeError)(
                 f"the prompt has {len(tokens)} tokens; this target reads 1 to {self.target.max_positions - 1}"
             )
+        if not isinstance(max_new_tokens, Integral):
+            raise DrafterforgeError(f"max_new_tokens must be a whole number, got {quote(max_new_tokens)}")
         if max_new_tokens < 1:
             raise DrafterforgeError(f"max_new_tokens must be >= 1, got {max_new_tokens}")
         stop = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -319,12 +338,18 @@ class Engine:
         return tokens, StopRule(self.target.eos_ids, min(max_new_tokens, room), reason, stop, text)
 
     def _ids(self, prompt: Prompt) -> list[int]:
+        prompt = plain_list(prompt)
         if isinstance(prompt, str):
             tokens = self.target.tokenizer(prompt).input_ids
-        elif prompt and isinstance(prompt[0], dict):
+        elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], dict):
             tokens = prompt_ids(self.target.tokenizer, list(prompt))
         else:
-            tokens = list(prompt)
+            try:
+                tokens = [index(token) for token in prompt]
+            except TypeError:
+                raise DrafterforgeError(
+                    f"a prompt is text, a list of messages or of token ids, which are integers; got {quote(prompt)}"
+                ) from None
         vocab_size = self.target.backbone.embedding.shape[0]
         if wrong := [token for token in tokens if not 0 <= token < vocab_size]:
             raise DrafterforgeError(f"token id {shorten(wrong[0])} is not one of this target's {vocab_size}")

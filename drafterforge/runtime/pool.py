@@ -69,15 +69,18 @@ class Pool:
         """The drafter's own trees, else the engine's."""
         return self.shapes.get(name, shape)
 
-    def scheduled(self, name: str) -> bool:
-        """Whether the scheduler chooses this drafter's trees."""
-        return self.scheduler is not None and name not in self.shapes and kind_of(self.drafters[name]).scheduled
+    def scheduled(self, name: str, drafter: Drafter | None = None) -> bool:
+        """Whether the scheduler chooses this drafter's trees.  drafter: if it is not in the pool yet."""
+        drafter = self.drafters[name] if drafter is None else drafter
+        return self.scheduler is not None and name not in self.shapes and kind_of(drafter).scheduled
 
     def levels(self, shape: TreeShape) -> list[int]:
         """Levels that each drafter drafts at most."""
-        return [
-            self.scheduler.depth if self.scheduled(name) else self.shape_of(name, shape).depth for name in self.drafters
-        ]
+        return [self.levels_of(name, drafter, shape) for name, drafter in self.drafters.items()]
+
+    def levels_of(self, name: str, drafter: Drafter, shape: TreeShape) -> int:
+        """Levels that a drafter, which need not be in the pool yet, drafts at most."""
+        return self.scheduler.depth if self.scheduled(name, drafter) else self.shape_of(name, shape).depth
 
     @property
     def needs_overlap(self) -> bool:
@@ -108,10 +111,18 @@ class Pool:
             return self.choose(list(names), list(levels))
         return build_selector(self.choose, names, max(1, *levels), levels=levels, **options)
 
-    def add(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
-        """Add a drafter, last in the order.  cost: seconds of its cycles, if the selector was given costs."""
+    def add(
+        self, name: str, drafter: Drafter, shape: TreeShape, cost: float | None = None, tree: TreeShape | None = None
+    ) -> None:
+        """Add a drafter, last in the order.
+
+        shape: the engine's trees.  cost: seconds of its cycles, if the selector was given costs.  tree: of its own.
+        """
         self.options = self.options_with(name, cost)
-        self._change_idle(lambda selector: selector.add_drafter(name, cost))
+        if tree is not None:
+            self.shapes[name] = tree
+        levels = self.levels_of(name, drafter, shape)
+        self._change_idle(lambda selector: selector.add_drafter(name, cost, min(levels, selector.depth)))
         self.drafters[name] = drafter
 
     def options_with(self, name: str, cost: float | None) -> dict[str, object]:
@@ -143,11 +154,13 @@ class Pool:
         self.stacks = {names: stack for names, stack in self.stacks.items() if name not in names}
 
     def options_without(self, name: str) -> dict[str, object]:
-        """The selector's options without a drafter; ConfigError if the selector or router needs it."""
+        """The selector's options without a drafter; ConfigError if the pool needs it."""
         if name not in self.drafters:
             raise ConfigError(f"the pool has no drafter {name!r}; it has {', '.join(self.drafters)}")
         if len(self.drafters) == 1:
             raise ConfigError(f"{name!r} is the only drafter of the pool and cannot be removed")
+        if self.worth is not None and name == self.names[0]:
+            raise ConfigError(f"drafter=auto compares the rest with {name!r}, so it cannot be removed")
         options = dict(self.options)
         if (costs := options.get("costs")) is not None:
             options["costs"] = [cost for cost, member in zip(costs, self.names, strict=True) if member != name]

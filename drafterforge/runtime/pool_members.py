@@ -92,7 +92,8 @@ class PoolMembers:
             names = [name for name, own_index in self.index_of.items() if own_index is index]
             proposals = index.read(truth, [top_k(name) for name in names])
             if judgement is not None:
-                judgement = judgement.add_proposals([order.index(name) for name in names], proposals)
+                rows = [order.index(name) for name in names]
+                judgement = judgement.add_proposals(rows, proposals, by_mass=truth.distributions is not None)
         return judgement
 
     def children(self, name: str, rows: list[int]) -> Tensor:

@@ -211,15 +211,19 @@ class PoolProposer(Proposer):
     ) -> None:
         """Add a drafter; it reads each row's text so far.  features: as for `admit`."""
         self._catch_up()
-        self.members.add(name, drafter, texts, features)
+        try:
+            self.members.add(name, drafter, texts, features)
+        except Exception:  # such as a lack of memory for its keys
+            self.members.remove(name)
+            raise
         self.names.append(name)
         for row in self.rows:
-            row.selector.add_drafter(name, cost, self._levels(name, row))
+            row.selector.add_drafter(name, cost, self._levels(name, drafter, row))
 
     def try_join(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
         """Add a drafter to copies of the rows' selectors, so a refusal changes nothing."""
         for row in self.rows:
-            copy.deepcopy(row.selector).add_drafter(name, cost, self._levels(name, row))
+            copy.deepcopy(row.selector).add_drafter(name, cost, self._levels(name, drafter, row))
 
     def try_leave(self, name: str) -> None:
         """Remove a drafter from copies of the rows' selectors, so a refusal changes nothing."""
@@ -234,6 +238,6 @@ class PoolProposer(Proposer):
         self.names.remove(name)
         self.members.remove(name)
 
-    def _levels(self, name: str, row: PoolRow) -> int:
+    def _levels(self, name: str, drafter: Drafter, row: PoolRow) -> int:
         """Levels of a new drafter, at most those of the row's selector."""
-        return min(self.pool.shape_of(name, self.shape).depth, row.selector.depth)
+        return min(self.pool.levels_of(name, drafter, self.shape), row.selector.depth)

@@ -68,8 +68,7 @@ class Prefill:
         """The tokens read and the one behind them, [E + 1]."""
         return self.tokens[: self.num_read + 1] if root is None else torch.cat((self.tokens, root))
 
-    def replace_reader(self, reader: PromptReader | None) -> None:
+    def read_again(self, reader: PromptReader | None) -> None:
         """Let other drafters read what was read so far, when the drafters of a pool change."""
-        self.reader = reader
         if reader is not None and self.parts:
             reader.read(self.text(), self.features)

@@ -8,8 +8,6 @@ Axes: B rows, D drafted levels, V vocabulary, W draft vocabulary.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -96,6 +94,4 @@ class RejectionBatch(Batch):
             walking = walking & accepted
         record.path = torch.arange(depth + 1, device=record.root.device).expand(rows, -1)
         record.next_tokens = torch.stack(tokens, dim=1)
-        if not self.picker.greedy:
-            record.distribution = partial(self.picker.distribution, seen=self.seen)
         record.packed = pack(tree, record.path, counts, record.next_tokens)

@@ -28,7 +28,7 @@ class PoolRow:
     cycles: int = 0
     tokens: int = 0  # of the answer
     choice: str = ""  # the drafter of this cycle
-    limit: int = 0  # levels whose tokens could belong to the answer
+    limit: int = 0  # levels whose tokens could belong to the answer, at most those of the selector
     shape: TreeShape | None = None  # of this cycle
     scheduled: TreeShape | None = None  # what the scheduler last chose
     hold_cycles: int = 0  # further cycles for which that choice is kept
@@ -37,7 +37,8 @@ class PoolRow:
     def select(self, names: Sequence[str], limit: int) -> None:
         """Select the drafter of the next cycle.  limit: levels whose tokens could belong to the answer."""
         choice = self.selector.select(Context(self.cycles, self.tokens))
-        self.choice, self.limit = names[choice.drafter], limit
+        # a drafter that has joined since may draft deeper than the selector's rewards allow
+        self.choice, self.limit = names[choice.drafter], min(limit, self.selector.depth)
 
     def commit(
         self,
@@ -56,7 +57,7 @@ class PoolRow:
         self.feature = feature
         if keep_text:
             self.text = torch.cat((self.text, tokens))[-TEXT_WINDOW:]
-        self.feedback = Feedback(drafter, self.position, count, self.shape.depth, False, coverage, overlap)
+        self.feedback = Feedback(drafter, self.position, count, self.shape.depth, coverage, overlap)
         self.position, self.tokens, self.cycles = self.position + count, self.tokens + count, self.cycles + 1
 
     def observe(self, evaluation: Evaluation | None) -> None:

@@ -116,6 +116,17 @@ class Picker:
         one_hot = torch.zeros_like(logits).scatter_(1, best[:, None], 1.0)
         return one_hot if self.greedy else torch.where(self.temperature > 0, self._probs(logits, best), one_hot)
 
+    def distributions(self, logits: Tensor, tokens: Tensor, seen: Tensor | None) -> Tensor:
+        """Distributions that the tokens [B, A] of a walk are sampled from, [B, A, V].
+
+        logits: before each token, [B, A, V].  seen: before the first one, see `__call__`.
+        """
+        steps = []
+        for step, token in zip(logits.unbind(1), tokens.unbind(1), strict=True):
+            steps.append(self.distribution(step, seen))
+            seen = None if seen is None else seen.scatter(1, token[:, None], True)
+        return torch.stack(steps, dim=1)
+
     def _penalised(self, logits: Tensor, seen: Tensor | None) -> Tensor:
         """Logits [B, V] in float64, with the repetition penalty on seen tokens."""
         logits = logits.double()

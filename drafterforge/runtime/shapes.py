@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 
 import torch
 
 from drafterforge.config.runtime import RuntimeConfig
 from drafterforge.drafters.registry import DEFAULT, kind_named
+from drafterforge.errors import DrafterforgeError
 from drafterforge.tree.grow import TreeShape
 
 ROOT_ALONE = TreeShape(num_tokens=1, depth=0, top_k=1)  # the tree of a cycle without a drafter
@@ -28,6 +30,17 @@ def choose_shape(config: RuntimeConfig, device: torch.device, dtype: torch.dtype
 def bounds(shapes: Sequence[TreeShape]) -> TreeShape:
     """The shape with the largest of every number."""
     return TreeShape(*(max(getattr(shape, key) for shape in shapes) for key in ("num_tokens", "depth", "top_k")))
+
+
+def within(shape: TreeShape, largest: TreeShape) -> TreeShape:
+    """The shape without what exceeds the largest one."""
+    return TreeShape(*map(min, astuple(shape), astuple(largest)))
+
+
+def require_within(shape: TreeShape, largest: TreeShape) -> None:
+    """Refuse a shape that exceeds the largest one."""
+    if within(shape, largest) != shape:
+        raise DrafterforgeError(f"this batch decodes with trees up to {largest}, got {shape}")
 
 
 def next_power(count: int) -> int:

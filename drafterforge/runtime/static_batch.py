@@ -19,13 +19,12 @@ from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.eagle3.stack import StackReader
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
-from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels import gpu
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.capture import host_copy
 from drafterforge.runtime.rows import Joining, Mark, Row
-from drafterforge.runtime.shapes import ROOT_ALONE
+from drafterforge.runtime.shapes import ROOT_ALONE, require_within
 from drafterforge.runtime.static_cycle import HostReport, StaticCycle
 from drafterforge.runtime.static_pool import StaticSelection
 from drafterforge.runtime.static_rows import StaticRows
@@ -141,15 +140,14 @@ class StaticBatch(Batch):
 
     def plan(self, record: CycleRecord) -> None:
         """Plan every row's drafter and tree; make room in the buffers, and write what the device needs to know."""
-        shape, largest = record.shape, self.largest
-        if shape.num_tokens > largest.num_tokens or shape.depth > largest.depth or shape.top_k > largest.top_k:
-            raise DrafterforgeError(f"this batch decodes with trees up to {largest}, got {shape}")
         if self.selection is None:
-            record.plan_uniform(ROOT_ALONE if self.drafters is None else shape)
+            record.plan_uniform(ROOT_ALONE if self.drafters is None else record.shape)
+            require_within(record.bounds, self.largest)
             row_plans = None
         else:
-            record.limits = [largest.depth] * len(self.rows)  # deeper trees than the answer needs, but no new shapes
-            row_plans = self.selection.plan(record, largest)
+            depth = self.largest.depth  # deeper trees than the answer needs, but no new shapes
+            record.limits = [depth] * len(self.rows)
+            row_plans = self.selection.plan(record, self.largest)
         if self._slots(self._base) > self.static.slots:
             self._gather([(self.static, row) for row in range(self.static.batch)])
         if row_plans is not None:
@@ -232,9 +230,15 @@ class StaticBatch(Batch):
 
     def add_drafter(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
         """See `Batch`."""
-        texts = [torch.tensor(row.text) for row in self.rows]
+        texts, members = [torch.tensor(row.text) for row in self.rows], self.selection.members
+        before = self.drafters, members.stacked, members.log_probs
         self.selection.proposer.join(name, drafter, texts, texts, cost)
-        self._read_again()
+        try:
+            self._read_again()
+        except Exception:  # such as a lack of memory for the new buffers
+            self.selection.proposer.leave(name)
+            self.drafters, members.stacked, members.log_probs = before
+            raise
 
     def remove_drafter(self, name: str) -> None:
         """See `Batch`."""
@@ -242,7 +246,7 @@ class StaticBatch(Batch):
         self._read_again()
 
     def _read_again(self) -> None:
-        """Let the drafters as they are now read every row's text, into new buffers."""
+        """Let the drafters as they are now read every row's text, into new buffers; an error leaves the old ones."""
         self.drafters = self.selection.stack()
         sources, logits = [], []
         for index, row in enumerate(self.rows):
@@ -257,8 +261,9 @@ class StaticBatch(Batch):
             sources.append((fresh, 0))
             logits.append(fresh.logits)
         self.selection.members.log_probs = None
+        if sources and self.selection.reads_children:
+            self.selection.observe_children(torch.cat(logits, dim=1))
+        readers = self._new_readers()
         if sources:
             self._gather(sources)
-            if self.selection.reads_children:
-                self.selection.observe_children(torch.cat(logits, dim=1))
-        self._replace_readers()
+        self._replace_readers(readers)

@@ -21,7 +21,7 @@ from drafterforge.runtime.capture import host_copy
 from drafterforge.runtime.pool import Pool, group_alone
 from drafterforge.runtime.pool_members import PoolMembers
 from drafterforge.runtime.pool_proposer import PoolProposer
-from drafterforge.runtime.shapes import bounds, next_power
+from drafterforge.runtime.shapes import bounds, next_power, require_within
 from drafterforge.runtime.static_cycle import HostReport, Report
 from drafterforge.schedulers.growing import GrowingPolicy
 from drafterforge.schedulers.observation import CHILDREN, best_children
@@ -73,11 +73,11 @@ def device_names(pool: Pool) -> list[str]:
 
 
 def largest_shape(pool: Pool, shape: TreeShape) -> TreeShape:
-    """The shape that no tree of a pool exceeds.  shape: of drafters without a shape of their own."""
-    shapes = [pool.shape_of(name, shape) for name in pool.names]
+    """The shape that no tree of a pool exceeds.  shape: of drafters without a shape of their own or a scheduler."""
+    shapes = [pool.shape_of(name, shape) for name in pool.names if not pool.scheduled(name)]
     if pool.scheduler is not None:
         shapes += pool.scheduler.largest_shapes()
-    return bounds([shape, *shapes])
+    return bounds(shapes)
 
 
 class StaticMembers(PoolMembers):
@@ -208,13 +208,15 @@ class StaticSelection:
     def plan(self, record: CycleRecord, largest: TreeShape) -> Tensor:
         """Select every row's drafter and tree; returns what the device needs to know of each, see `ROW_PLAN`."""
         self.proposer.plan(record)
+        require_within(record.bounds, largest)
         proposer, scheduler = self.proposer, self.pool.scheduler
         shapes = list(record.shapes)
         differ = any(shape != shapes[0] for shape in shapes)
         self.masked = self.varies or self.trie_nodes > 0 or differ
         if self.masked:
             size = 1 if record.bounds.num_tokens == 1 else max(LEAST_NODES, next_power(record.bounds.num_tokens))
-            record.bounds = TreeShape(min(size, largest.num_tokens), record.bounds.depth, largest.top_k)
+            width = largest.top_k if self.policy is None else self.policy.shape.top_k  # its networks read this many
+            record.bounds = TreeShape(min(size, largest.num_tokens), record.bounds.depth, width)
         self.report = Report(
             top_k=tuple(proposer.top_k(name) for name in self.members.stacked) if proposer.needs_evaluation else (),
             coverage_levels=proposer.coverage_levels if proposer.needs_coverage else 0,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
+from drafterforge.kernels import gpu
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.pool_members import PoolMembers
 from drafterforge.runtime.row_selection import PoolRow
@@ -37,8 +38,9 @@ class TreeScheduling:
             if not due or not self.pool.scheduled(name):
                 continue
             children = self.members.children(name, due) if scheduler.reads_children else None
-            began = time.perf_counter()
             due_rows = [rows[index] for index in due]
+            gpu.synchronize((due_rows[0].feature if children is None else children).device)
+            began = time.perf_counter()
             embedding = self.members.embedding(name) if scheduler.reads_text else None
             shapes = scheduler.choose(observation_of(children, due_rows, scheduler, embedding))
             for row, shape in zip(due_rows, shapes, strict=True):
@@ -76,13 +78,17 @@ class TreeScheduling:
 
 
 class TimedGrowth:
-    """A `Growth` that measures its seconds and records the depths and sizes of the trees."""
+    """A `Growth` that measures its seconds and records the depths and sizes of the trees.
+
+    It waits for the device first, because a decision reads scores that are still being computed there.
+    """
 
     def __init__(self, growth: Growth) -> None:
         self.growth, self.seconds = growth, 0.0
 
     def go_on(self, level: int, scores: Tensor) -> Tensor:
         """See `Growth`."""
+        gpu.synchronize(scores.device)
         began = time.perf_counter()
         going = self.growth.go_on(level, scores)
         self.seconds += time.perf_counter() - began
@@ -90,6 +96,7 @@ class TimedGrowth:
 
     def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
         """See `Growth`."""
+        gpu.synchronize(scores.device)
         began = time.perf_counter()
         self.depths, self.counts = depths, self.growth.nodes(depths, scores)
         self.seconds += time.perf_counter() - began

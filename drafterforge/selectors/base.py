@@ -63,7 +63,6 @@ class Feedback:
     position: int  # absolute position of the first token the cycle emitted
     accept_length: int  # tokens emitted, bonus included, before any cut at the answer's end; in [1, depth + 1]
     depth: int  # levels drafted; 0: none
-    ended: bool = False  # the answer ended in this cycle
     coverage: float | None = None  # of the selected drafter's draft, if `Needs.coverage`; see `tree.coverage`
     overlap: float | None = None  # of target and selected drafter, if `Needs.overlap`; see `tree.coverage`
     evaluation: Evaluation | None = None

@@ -112,9 +112,10 @@ class FullInformation(Selector):
     def observe(self, feedback: Feedback) -> None:
         """Queue the cycle; learn from the rounds that its evaluation completes."""
         self.cycles_to_skip = max(self.cycles_to_skip - 1, 0)
-        self.queue.add_cycle(feedback.position, self.played)
-        if self.calibration and feedback.depth > 0:
-            self.calibration.add_cycle(feedback)
+        if self.num_drafters > 1:  # else no evaluation ever empties the queue
+            self.queue.add_cycle(feedback.position, self.played)
+            if self.calibration and feedback.depth > 0:
+                self.calibration.add_cycle(feedback)
         if feedback.evaluation is not None:
             rounds = self.queue.extend(feedback.evaluation)
             if self.calibration:
@@ -122,8 +123,6 @@ class FullInformation(Selector):
             self._learn(self.learner, rounds, self._losses(rounds))
             if self.skip is not None and len(rounds.positions) and self.learner.probs.max() >= self.skip:
                 self.cycles_to_skip = self.skip_cycles
-        if feedback.ended:
-            self.end()
 
     def _losses(self, rounds: Rounds) -> np.ndarray:
         """Losses [R, N] of complete rounds; NaN where a drafter was not evaluated."""

@@ -66,6 +66,8 @@ class HedgeSpecPaper(FullInformation):
 
     def observe(self, feedback: Feedback) -> None:
         """Let free copies await the feedback of the emitted positions; the first of them chose the drafter."""
+        if self.num_drafters == 1:  # nothing to learn, and no evaluation ever empties the queue
+            return
         self.queue.add_cycle(feedback.position, self.played_probs)
         by_token = self.queue.granularity == "token"
         for position in range(feedback.position, feedback.position + (feedback.accept_length if by_token else 1)):
@@ -75,8 +77,6 @@ class HedgeSpecPaper(FullInformation):
             for position, loss in zip(rounds.positions.tolist(), self._losses(rounds), strict=True):
                 self.copies[copies[position]].update(loss, awake=~np.isnan(loss))
             self.waiting = [entry for entry in self.waiting if entry[0] >= self.queue.start]
-        if feedback.ended:
-            self.end()
 
     def end(self) -> None:
         """End the request; drops incomplete rounds."""

@@ -10,11 +10,6 @@ def best_in_hindsight(losses: np.ndarray) -> int:
     return int(losses.sum(axis=0).argmin())
 
 
-def best_per_round(losses: np.ndarray) -> np.ndarray:
-    """The drafter with the smallest loss in every round, [T].  losses: [T, N]."""
-    return losses.argmin(axis=1)
-
-
 def signal_strength(rewards: np.ndarray, best: int) -> np.ndarray:
     """MetaSD's R of each drafter: gap^2 / max(variance, variance of the best), [N].  rewards: [N, T].
 

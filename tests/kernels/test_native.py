@@ -200,7 +200,7 @@ def test_slots_that_only_longer_sequences_read_are_not_loaded():
 
 
 @compiled
-@pytest.mark.parametrize(("width", "count"), [(20, 13), (64, 13), (64, 150)])
+@pytest.mark.parametrize(("width", "count"), [(20, 13), (64, 13), (64, 150), (20, 300)])
 def test_a_query_gets_the_same_bits_alone_and_among_others(width, count):
     cache, q = cached(1, 3, 60, width), torch.randn(1, count, 9, width)
     keys, values = cache.data[0, 0], cache.data[0, 1]

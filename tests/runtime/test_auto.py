@@ -226,11 +226,13 @@ def test_the_drafter_that_is_likely_the_fastest_reads_a_prompt_and_drafts(target
     assert [row.answer.tokens for row in rows] == expected
 
 
-def test_the_drafter_that_the_rest_is_compared_with_stays(target, pool):
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_drafter_that_the_rest_is_compared_with_stays(target, pool, busy):
     engine = Engine(target, pool, SHAPE)
-    with torch.inference_mode():
-        batch = engine.open_batch()
-        batch.admit(*engine.read(PROMPTS[0], 30))
+    batch = engine.open_batch() if busy else None
+    if batch is not None:
+        with torch.inference_mode():
+            batch.admit(*engine.read(PROMPTS[0], 30))
     with pytest.raises(ConfigError, match="compares the rest with 'first'"):
         engine.remove_drafter("first")
     assert pool.names == ["first", "second", "other"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -288,19 +289,33 @@ def test_prompts_may_be_text_ids_or_messages(speaking):
     assert "<|im_start|>user\nhello" in speaking.tokenizer.decode(chat.prompt)
 
 
+def test_token_ids_may_lie_in_an_array_or_a_tensor(speaking):
+    engine, ids = Engine(speaking), [[3, 14, 15], [9, 26, 5]]
+    expected = [answer.tokens for answer in engine.generate(ids, 6)]
+    for prompts in (np.array(ids), torch.tensor(ids), [np.array(ids[0]), torch.tensor(ids[1])], [*map(np.array, ids)]):
+        answers = engine.generate(prompts, 6)
+        assert [answer.tokens for answer in answers] == expected
+        assert {type(token) for answer in answers for token in answer.prompt} == {int}
+    assert engine.generate([list(np.array(ids[0]))], 6)[0].tokens == expected[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"max_new_tokens": 0}, "max_new_tokens must be >= 1, got 0"),
+        ({"max_new_tokens": None}, "max_new_tokens must be a whole number, got None"),
         ({"max_new_tokens": 3, "stop": [""]}, "a stop string must not be empty"),
     ],
 )
 def test_invalid_requests_are_refused(speaking, arguments, message):
     with pytest.raises(DrafterforgeError, match=message):
         Engine(speaking).generate(["hello"], **arguments)
-    for wrong in ("hello", [3, 4], [{"role": "user", "content": "hello"}]):
+    for wrong in ("hello", [3, 4], torch.tensor([3, 4]), [{"role": "user", "content": "hello"}]):
         with pytest.raises(DrafterforgeError, match="a list of prompts"):
             Engine(speaking).generate(wrong, 3)
+    for wrong in ([3, 4.0], [3, None], [[3]], np.array([3.0]), np.array([[3]]), 4.0, None):
+        with pytest.raises(DrafterforgeError, match="token ids, which are integers; got"):
+            Engine(speaking).generate([wrong], 3)
     with pytest.raises(DrafterforgeError, match="token id 999 is not one of"):
         Engine(speaking).generate([[999]], 3)
     with pytest.raises(DrafterforgeError, match="max_batch must be >= 1, got 0"):

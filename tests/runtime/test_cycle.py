@@ -7,17 +7,23 @@ import time
 import pytest
 import torch
 
+from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.drafters.retrieval.model import Retrieval
+from drafterforge.kernels import gpu
+from drafterforge.runtime.acceptance import accept
 from drafterforge.runtime.batch import Batch
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.rows import STEPS
+from drafterforge.runtime.sampling import Picker, Sampling
 from drafterforge.runtime.stopping import StopRule
+from drafterforge.runtime.tree_scheduling import TimedGrowth
 from drafterforge.schedulers.base import StaticScheduler
-from drafterforge.tree.grow import TreeShape, root_only
+from drafterforge.tree.grow import Tree, TreeShape, ancestor_mask, root_only
 from tests.models import tiny_drafter, tiny_target
+from tests.schedulers.policies import ltd_policy
 
 PROMPTS = [[3, 14, 15, 9, 26, 5], [7, 7, 7]]
 LATE_S = 0.05
@@ -104,3 +110,27 @@ def test_a_pool_records_drafter_tree_and_selection_seconds_of_each_row():
     assert {(cycle.drafter, cycle.top_k) for cycle in cycles} == {("eagle", 3), ("lookup", 1)}
     assert all(cycle.select_s > 0 and cycle.draft_s > 0 for cycle in cycles)
     assert any(cycle.schedule_s > 0 for cycle in cycles)
+
+
+def test_the_distributions_of_a_walk_penalise_only_the_tokens_before_each():
+    torch.manual_seed(0)
+    picker = Picker([Sampling(temperature=1.0, repetition_penalty=1.7)], 5, torch.device("cpu"))
+    chain, levels = torch.tensor([[0, 3, 3]]), torch.tensor([[0, 1, 2]])
+    logits = torch.randn(1, 3, 5)
+    logits[..., 3] = 60.0  # the drafted token is always drawn
+    record = CycleRecord(chain[:, 0], [2], TreeShape(3, 2, 1), tree=Tree(chain, torch.tensor([[0, 0, 1]]), levels))
+    record.plan_uniform(record.shape)
+    record.logits = logits
+    seen = torch.tensor([[True, False, False, False, False]])
+    before, after = seen.clone(), torch.tensor([[True, False, False, True, False]])
+    accept(record, ancestor_mask(record.tree.parents, 2), picker, torch.full((1, 3), 0.5), seen)
+    assert record.next_tokens.tolist() == [[3, 3, 3]] and seen.equal(after)
+    expected = [picker.distribution(logits[:, level], before if level == 0 else after) for level in range(3)]
+    torch.testing.assert_close(record.distributions(3), torch.stack(expected, dim=1))
+
+
+def test_a_scheduler_is_not_charged_for_what_a_gpu_drafts_meanwhile(monkeypatch):
+    monkeypatch.setattr(gpu, "synchronize", lambda _: time.sleep(LATE_S))
+    growth = TimedGrowth(ltd_policy(2).growth(torch.tensor([6])))
+    growth.go_on(1, torch.zeros(1, 2)), growth.nodes(torch.tensor([1]), torch.zeros(1, 2))
+    assert 0.0 < growth.seconds < LATE_S

@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
+from drafterforge.drafters.eagle3.stack import StackedGroup
+from drafterforge.drafters.hybrid.model import HybridDrafter
+from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.pool_proposer import PoolProposer
+from drafterforge.runtime.prefill import Prefill
+from drafterforge.runtime.shapes import default_shape, within
 from drafterforge.selectors import selector
+from drafterforge.tree.grow import TreeShape
 from tests.runtime.drafters import PROMPTS, SHAPE, drafters_of_every_kind, lora_drafters
 
 
@@ -53,7 +60,7 @@ def test_a_drafter_that_joins_has_the_state_of_one_that_was_there(target):
 
 def test_an_idle_selector_that_carries_over_follows_the_pool(target):
     drafters = lora_drafters(target, 3)
-    pool = Pool({"a": drafters[0], "b": drafters[1]}, "ucb1", carry=True)
+    pool = Pool({"a": drafters[0], "b": drafters[1]}, "ucb1", carry=True, shapes={"a": TreeShape(12, 5, 2)})
     engine = Engine(target, pool, SHAPE)
     engine.generate([PROMPTS[0]], 20)
     learned = pool.idle[-1].counts.copy()
@@ -65,7 +72,8 @@ def test_an_idle_selector_that_carries_over_follows_the_pool(target):
     assert pool.selector(SHAPE).counts.tolist() == [learned[1], 0.0]
 
 
-def test_a_drafter_whose_addition_fails_is_in_no_batch(target, monkeypatch):
+@pytest.mark.parametrize(("owner", "name"), [(PoolProposer, "join"), (StackedGroup, "admit"), (Prefill, "read_again")])
+def test_a_drafter_whose_addition_fails_is_in_no_batch(target, owner, name, monkeypatch):
     drafters = lora_drafters(target, 2)
     engine = Engine(target, Pool({"a": drafters[0]}, "static", drafter="a"), SHAPE)
     expected = Engine(target).generate([PROMPTS[0]], 20)[0].tokens
@@ -73,14 +81,18 @@ def test_a_drafter_whose_addition_fails_is_in_no_batch(target, monkeypatch):
     with torch.inference_mode():
         row = batch.admit(*engine.read(PROMPTS[0], 20))
         batch.cycle(SHAPE)
+        late = batch.begin(*engine.read(PROMPTS[0], 20))
         with monkeypatch.context() as patch:
-            patch.setattr(type(batch.proposer), "join", lambda *_: 1 / 0)
+            patch.setattr(owner, name, lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                engine.add_drafter("b", drafters[1])
-        assert engine.drafter.names == ["a"]
+                engine.add_drafter("b", HybridDrafter(drafters[1], Retrieval()))
+        assert engine.drafter.names == batch.proposer.names == list(batch.proposer.members.drafters) == ["a"]
+        assert not batch.proposer.members.indices
+        while not batch.advance(late):
+            pass
         while batch.rows:
             batch.cycle(SHAPE)
-    assert row.answer.tokens == expected
+    assert row.answer.tokens == late.row.answer.tokens == expected
 
 
 def test_costs_follow_the_drafters_of_the_pool(target):
@@ -127,6 +139,24 @@ def test_a_refused_removal_changes_nothing(target, busy):
     assert engine.drafter.names == names
     assert batch is None or finish_request(*batch) == expected
     assert engine.generate(PROMPTS[:1], 16)[0].tokens == expected
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_drafter_that_joins_drafts_the_tree_of_its_kind(target, graphs):
+    """Requests that run draft as deep as their selectors know; fixed shapes bound the tree."""
+    (eagle,) = lora_drafters(target, 1)
+    engine = Engine(target, Pool({"eagle": eagle}, "random"), SHAPE, graphs=graphs)
+    batch, row = start_request(engine)
+    engine.add_drafter("both", HybridDrafter(eagle, Retrieval()))
+    finish_request(batch, row)
+    tree = default_shape(target.device, target.dtype, "hybrid")
+    assert tree.num_tokens > SHAPE.num_tokens and tree.depth > SHAPE.depth
+    for answer, depth in ((row.answer, SHAPE.depth), (engine.generate(PROMPTS[:1], 30)[0], tree.depth)):
+        depths = {(cycle.depth, cycle.top_k) for cycle in answer.cycles if cycle.drafter == "both"}
+        assert max(depths) == (SHAPE.depth if graphs else depth, tree.top_k)
+    assert engine.drafter.shapes == {"both": within(tree, SHAPE) if graphs else tree}
+    engine.remove_drafter("both")
+    assert engine.drafter.shapes == {}
 
 
 def immutable_selector(names, levels):

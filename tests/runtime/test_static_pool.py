@@ -8,8 +8,9 @@ import torch
 from drafterforge.errors import DrafterforgeError
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.pool_proposer import PoolProposer
 from drafterforge.runtime.sampling import GREEDY, Sampling
-from drafterforge.runtime.static_pool import has_fixed_shapes
+from drafterforge.runtime.static_pool import has_fixed_shapes, largest_shape
 from drafterforge.schedulers.base import RandomScheduler
 from drafterforge.tree.grow import TreeShape
 from tests.models import NORMS, tiny_target
@@ -153,6 +154,28 @@ def test_rows_join_and_leave_after_a_drafter_has_joined():
     assert [first.answer.tokens, second.answer.tokens] == expected
 
 
+@pytest.mark.parametrize("newcomer", ["late", "retrieval"])
+def test_a_drafter_for_which_there_is_no_memory_changes_nothing(newcomer, monkeypatch):
+    target = tiny_target(eos_token_id=None)
+    late = {"late": lora_drafters(target, 1)[0], "retrieval": hybrids(target)[3]}[newcomer]
+    expected = [Engine(target).generate([prompt], 12)[0].tokens for prompt in PROMPTS[:2]]
+    engine = Engine(
+        target, pool_of(target, "LoRA experts", "hedgespec", scheduler=POLICIES["children"](target)), SHAPE, graphs=True
+    )
+    names, batch = engine.drafter.names, engine.open_batch()
+    with torch.inference_mode():
+        rows = [batch.admit(*engine.read(prompt, 12)) for prompt in PROMPTS[:2]]
+        batch.cycle(SHAPE)
+        with monkeypatch.context() as patch:
+            patch.setattr(batch, "_gather", lambda _: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                engine.add_drafter(newcomer, late)
+        assert engine.drafter.names == batch.selection.proposer.names == names
+        while batch.rows:
+            batch.cycle(SHAPE)
+    assert [row.answer.tokens for row in rows] == expected
+
+
 def test_a_drafter_that_joins_leaves_the_verified_keys():
     target = tiny_target(eos_token_id=None, dtype=torch.bfloat16)
     experts, prompt = lora_drafters(target, 3), [number % 50 + 3 for number in range(300)]
@@ -242,6 +265,15 @@ def test_a_scheduler_with_many_trees_captures_few_cycles():
     assert all(len(rows.cycles) <= 2 * len(GRID.depths) for rows in engine.buffers.values())
 
 
+def test_the_engine_s_tree_bounds_no_drafter_that_a_scheduler_serves():
+    """Scheduled trees would be drafted at its width."""
+    target, shape = tiny_target(eos_token_id=None), TreeShape(30, 5, 9)
+    pool = pool_of(target, "LoRA experts", "random", scheduler=RandomScheduler(GRID))
+    assert largest_shape(pool, shape) == TreeShape(10, 3, 3)
+    assert Engine(target, pool, shape, graphs=True).generate(PROMPTS[:1], 12)[0].cycles
+    assert largest_shape(Pool({**pool.drafters, "late": hybrids(target)[0]}, scheduler=pool.scheduler), shape) == shape
+
+
 def test_another_drafter_needs_no_new_cycle():
     target = tiny_target(eos_token_id=None)
     engine = Engine(target, pool_of(target, "LoRA experts", "random"), SHAPE, graphs=True)
@@ -278,3 +310,20 @@ def test_retrieval_joins_trees_of_fixed_shapes(name, sampling):
             shapes = [[cycle[1:] for cycle in cycles_of(answer)] for answer in static]
             assert shapes == [[cycle[1:] for cycle in cycles_of(answer)] for answer in growing]
             assert sum(size > 1 for answer in shapes for size, _ in answer) > 3
+
+
+def test_a_hybrid_s_gamma_is_what_was_accepted_where_retrieval_sees_no_distribution(monkeypatch):
+    """The larger of the device's mass and retrieval's 0 or 1 would overrate it."""
+    target, judged, learn = tiny_target(eos_token_id=None), [], PoolProposer.learn
+
+    def watching(proposer, record, judgement):
+        judged.extend([] if judgement is None else [(proposer.members.names, judgement)])
+        learn(proposer, record, judgement)
+
+    monkeypatch.setattr(PoolProposer, "learn", watching)
+    torch.manual_seed(3)
+    pool = Pool(dict(zip(("both", "eagle", "careful", "retrieval"), hybrids(target), strict=True)), "hedgespec")
+    Engine(target, pool, SHAPE, graphs=True).generate(REPEATING, TOKENS, SAMPLED)
+    for name in ("both", "careful", "retrieval", "eagle"):
+        parts = [(part.gamma[names.index(name)], part.accepted[names.index(name)]) for names, part in judged]
+        assert all(gamma.equal(accepted) for gamma, accepted in parts) == (name != "eagle")

@@ -18,7 +18,7 @@ from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
 GRID = ActionGrid("tiny", (2, 5, 10), (1, 2, 3), (2, 3))
-GROWING = ActionGrid("growing", (1, 3, 6, 10), (1, 2, 3), (3,))
+GROWING = {top_k: ActionGrid("growing", (1, 3, 6, 10), (1, 2, 3), (top_k,)) for top_k in (2, 3)}
 
 
 def net(size: int, actions: int) -> ActorCritic:
@@ -37,16 +37,18 @@ def shape_policy(target: Target, parts: Sequence[str], hold_cycles: int = 1) -> 
     return ShapePolicy(spec, net(size, len(GRID)))
 
 
-def ltd_policy(target: Target) -> LTDPolicy:
+def ltd_policy(top_k: int) -> LTDPolicy:
     """Learning to Draft with networks for depth and size."""
-    spec = PolicySpec("ltd", "ltd", "in-memory", "a", "", "cpu", GROWING.as_dict(), top_k=3)
-    return LTDPolicy(spec, net(level_size(3) + 2, 2), net(pool_size(3, 3) + 2, 3))
+    spec = PolicySpec("ltd", "ltd", "in-memory", "a", "", "cpu", GROWING[top_k].as_dict(), top_k=top_k)
+    return LTDPolicy(spec, net(level_size(top_k) + 2, 2), net(pool_size(top_k, 3) + 2, 3))
 
 
 def marginal_policy(target: Target) -> MarginalPolicy:
     """A marginal policy whose prices some nodes are worth."""
     numbers = {"reach": 0.2, "rate": 1.0}
-    spec = PolicySpec("marginal", "marginal", "in-memory", "a", "", "cpu", GROWING.as_dict(), top_k=3, numbers=numbers)
+    spec = PolicySpec(
+        "marginal", "marginal", "in-memory", "a", "", "cpu", GROWING[3].as_dict(), top_k=3, numbers=numbers
+    )
     return MarginalPolicy(spec, torch.tensor([0.05, 0.3, 0.5]))
 
 
@@ -55,6 +57,7 @@ POLICIES: dict[str, Callable[[Target], Scheduler]] = {
     "children": lambda target: shape_policy(target, ["children", "length"]),
     "features, kept": lambda target: shape_policy(target, ["features"], hold_cycles=3),
     "text": lambda target: shape_policy(target, ["text", "length"]),
-    "ltd": ltd_policy,
+    "ltd": lambda target: ltd_policy(3),
+    "ltd, narrow": lambda target: ltd_policy(2),  # than the engine's trees
     "marginal": marginal_policy,
 }

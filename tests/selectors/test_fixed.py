@@ -7,7 +7,7 @@ import pytest
 
 from drafterforge.errors import ConfigError
 from drafterforge.selectors import Context, selector
-from drafterforge.selectors.hindsight import best_in_hindsight, best_per_round, regret
+from drafterforge.selectors.hindsight import best_in_hindsight, regret
 from tests.selectors.world import make
 
 
@@ -80,7 +80,6 @@ def test_the_oracle_takes_an_index_a_name_a_plan_or_a_function_of_the_prompt():
 def test_hindsight_of_a_small_table():
     losses = np.array([[0.1, 0.5, 0.9], [0.9, 0.2, 0.3], [0.4, 0.3, 0.1]])
     assert best_in_hindsight(losses) == 1
-    assert best_per_round(losses).tolist() == [0, 1, 2]
     assert regret(losses, np.array([2, 2, 2])) == pytest.approx([0.4, 0.5, 0.3])
     assert regret(losses, np.full(3, 1)).tolist() == [0, 0, 0]
     assert best_in_hindsight(np.zeros((4, 3))) == 0

@@ -75,11 +75,25 @@ def test_the_end_of_an_answer_drops_incomplete_rounds():
     chooser = make("normalhedge")
     chooser.begin()
     chooser.select(Context(0, 0))
-    chooser.observe(replace(text.feedback(0, 0), ended=True))
+    chooser.observe(text.feedback(0, 0))
     rounds = chooser.learner.rounds
-    assert chooser.queue.open_rounds().positions.tolist() == []
     chooser.end()
+    assert chooser.queue.open_rounds().positions.tolist() == []
     assert chooser.learner.rounds == rounds
+
+
+@pytest.mark.parametrize("name", ["hedgespec-paper", "normalhedge"])
+def test_a_drafter_that_is_alone_leaves_nothing_to_be_evaluated(name):
+    text, chooser = Text(num_drafters=1), make(name, 1, **({} if name == "hedgespec-paper" else {"calibration": True}))
+    chooser.begin()
+    before, position = chooser.state_dict()["parts"], 0
+    for cycle in range(20):
+        chooser.select(Context(cycle, position))
+        assert not chooser.needs.evaluation
+        feedback = replace(text.feedback(0, position), evaluation=None)
+        chooser.observe(feedback)
+        position += feedback.accept_length
+    assert chooser.state_dict()["parts"] == before and not getattr(chooser, "waiting", [])
 
 
 def test_drafters_that_were_not_evaluated_sleep():

@@ -45,7 +45,7 @@ class Text:
         self.gamma = rng.beta(5 * means, 5 * (1 - means), (positions, num_drafters)).T
         self.accepted = (rng.random(self.gamma.shape) < self.gamma).astype(float)
 
-    def feedback(self, drafter, position, depth=DEPTH, ended=False, **changes):
+    def feedback(self, drafter, position, depth=DEPTH, **changes):
         """The feedback of a cycle from `position` on."""
         reach = self.accepted[drafter, position : position + depth]
         length = int(1 + reach.cumprod().sum())
@@ -54,7 +54,7 @@ class Text:
             "overlap": float(self.gamma[drafter, position : position + depth].mean()),
             "evaluation": Evaluation(position, self.gamma[:, here], self.accepted[:, here]),
         }
-        return Feedback(drafter, position, length, depth, ended, **(measurements | changes))
+        return Feedback(drafter, position, length, depth, **(measurements | changes))
 
 
 def decode(chooser, text, cycles, position=0, mask=None, first=0):

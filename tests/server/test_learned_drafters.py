@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from drafterforge.runtime.arms import ArmKnowledge, RowArms
 from drafterforge.runtime.pool import Pool
 from drafterforge.server import learning
 from drafterforge.server.learning import LearnedDrafters
+from drafterforge.tree.grow import TreeShape
 
 VERSION = LearnedVersion("traffic-1-v1", "traffic-1", JOINED, "general", 0.1, 0.05, 0.15, 9, 9, "2026-11-25")
 
@@ -24,7 +26,8 @@ VERSION = LearnedVersion("traffic-1-v1", "traffic-1", JOINED, "general", 0.1, 0.
 def learned_drafters(tmp_path, monkeypatch) -> LearnedDrafters:
     """Of an engine with one drafter, to which learned ones are added without files."""
     pool = Pool({"general": Retrieval()}, "static")
-    engine = SimpleNamespace(drafter=pool, add_drafter=pool.add, remove_drafter=pool.remove)
+    add = partial(pool.add, shape=TreeShape(6, 3, 2))
+    engine = SimpleNamespace(drafter=pool, add_drafter=add, remove_drafter=pool.remove)
     monkeypatch.setattr(LearnedDrafters, "_open", lambda *_: Retrieval())
     return LearnedDrafters(engine, SimpleNamespace(default_router=lambda: None), tmp_path)
 
@@ -93,10 +96,12 @@ def test_a_drafter_that_the_engine_refuses_keeps_no_other_from_joining_or_leavin
     update_record(drafters.folder, lambda record: replace(record, versions=[experts[1]]))
     assert follow(drafters) == ["general", "chat-traffic-v2"]
 
+    join = drafters.engine.add_drafter
+
     def add(name: str, drafter: Retrieval) -> None:
         if name == "sql-traffic-v1":
             raise RuntimeError("the device is out of memory")
-        drafters.pool.add(name, drafter)
+        join(name, drafter)
 
     monkeypatch.setattr(drafters.engine, "add_drafter", add)
     update_record(drafters.folder, lambda record: replace(record, versions=[experts[0], VERSION]))
