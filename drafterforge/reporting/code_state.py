@@ -63,6 +63,11 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "982e4328cf29": "3bac17e29460",  # runtime: texts with tokens that the target lacks are refused
     "e89a43a3a1de": "1745695c6e33",  # targets: copies of weights for other programs; missing weights
     "bd5fb216035a": "648813f40016",  # prices: which profiles are refused
+    "c6471f6e12fc": "2f5bf96a756f",  # auto: when a drafter may be removed
+    "2753f77a98c4": "0df3d4ac82e8",  # drafters: target probabilities with a repetition penalty
+    "cc4e15933cfa": "c7eb6bf2d1fe",  # kernels: trees of more than 256 nodes on a CPU
+    "3bac17e29460": "dd7138b6e8d0",  # runtime: trees of policies on a GPU; drafters that join; errors
+    "890451fb99db": "5fd11ae5484c",  # selectors: pools of one drafter
     "349ceaca1a3a": "890451fb99db",  # selectors: states name their drafters
 }
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")
