@@ -25,7 +25,7 @@ MISTAKES = {
     "no question files at ./nothere": ["eval", "suite=papers", "suite.questions=./nothere"],
     "no reports named 'a'": ["eval", "compare=a,b"],
     "(available: chat, general,": ["inspect", "k8s"],
-    "no drafters named 'nothere'": ["train-policy", "traces.drafters=[nothere]"],
+    "no drafters named 'nothere'": ["train-policy", "traces.drafters=[general,nothere]"],
     "so data=jsonl path=empty.jsonl would not be read; type `drafterforge prepare-data domain=own": [
         "train-drafter",
         "domain=own",
