@@ -239,7 +239,7 @@ def test_a_table_names_its_device_and_no_claim_compares_seconds_of_two():
     assert evidence.about == "tiny, cpu, float32" and by_form["hedgespec"].seconds == ""
     assert by_form["metasd"].seconds == (
         "Methods were timed on several devices; compare only those of one. "
-        "one for all (generalist), MetaSD-UCB: cpu; MetaSD-UCB: a second cpu."
+        "one for all (generalist), MetaSD-UCB (`Code`): cpu; MetaSD-UCB (`Math`): a second cpu."
     )
     verdicts = {text: measured for _, text, measured, *_ in verdict_table(forms).cells}
     assert verdicts["MetaSD-UCB is faster than the drafter for all tasks"] == "1.80x against 1.50x"  # of one column

@@ -6,6 +6,7 @@ A row with such a cell has no mean.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -81,15 +82,22 @@ class PaperTable:
     @property
     def seconds(self) -> str:
         """The device of the figures' seconds; empty if it is the one in the page's title."""
-        methods: dict[str, list[str]] = {}  # by device
+        columns: dict[str, dict[str, list[str]]] = {}  # of each method, by device
         for cell in self.all_cells:
             if cell.device:
-                methods.setdefault(cell.device, []).append(cell.method)
-        if methods.keys() <= {self.device}:
+                columns.setdefault(cell.device, {}).setdefault(cell.method, []).append(cell.column)
+        if columns.keys() <= {self.device}:
             return ""
-        if len(methods) == 1:
-            return f"Seconds are of {next(iter(methods))}."
-        parts = (f"{', '.join(dict.fromkeys(names))}: {device}" for device, names in methods.items())
+        if len(columns) == 1:
+            return f"Seconds are of {next(iter(columns))}."
+        devices_of = Counter(method for methods in columns.values() for method in methods)
+        parts = []
+        for device, methods in columns.items():
+            names = []
+            for method, of_device in methods.items():
+                titles = ", ".join(f"`{title}`" for title in dict.fromkeys(of_device))
+                names.append(f"{method} ({titles})" if devices_of[method] > 1 else method)
+            parts.append(f"{', '.join(names)}: {device}")
         return f"Methods were timed on several devices; compare only those of one. {'; '.join(parts)}."
 
     @property
