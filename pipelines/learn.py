@@ -90,7 +90,7 @@ def show_status(cfg: Config) -> None:
     if (oldest_s := min(write_times(shards), default=None)) is not None:
         table.add_row("oldest", datetime.fromtimestamp(oldest_s).isoformat(" ", "minutes"))
     table.add_row("recording", RUNS if is_locked(folder) else STOPPED)
-    table.add_row("learning", RUNS if is_locked(learner_lock(folder)) else STOPPED)
+    table.add_row("learning", "frozen" if learned.frozen else RUNS if is_locked(learner_lock(folder)) else STOPPED)
     for kind, count in (learned.fresh or {"all kinds": num_answers}).items() if learned.min_answers else ():
         table.add_row("next expert", f"{kind}: {count} new prompts at the last look; needs {learned.min_answers}")
     for version in learned.versions:
@@ -100,9 +100,11 @@ def show_status(cfg: Config) -> None:
     table_console().print(table)
     typed = target_flags(cfg)
     if learned.frozen:
-        print(f"frozen; `drafterforge learn thaw{typed}` goes on")
-    if shards:
+        print(f"frozen; to go on learning, type `drafterforge learn thaw{typed}`")
+    if num_answers >= cfg.learn.min_answers:
         print(f"next: drafterforge train-drafter data=traffic path={folder}{typed}")
+    elif num_answers:
+        print(f"next: serve further requests; an expert learns from {cfg.learn.min_answers} answers or more")
     else:
         print("no answers are on disk; a server with learn=on writes each within 30 seconds of its end")
 

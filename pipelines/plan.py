@@ -13,7 +13,7 @@ from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
 from drafterforge.config.drafter import Eagle3DrafterConfig
 from drafterforge.config.hints import plain_value
 from drafterforge.config.plan import THIS, PlanConfig, PlannedCommand
-from drafterforge.config.progress import say, table_console
+from drafterforge.config.progress import table_console
 from drafterforge.drafters.registry import trained_kind
 from drafterforge.errors import CheckFailedError, ConfigError
 from drafterforge.evaluation.fitting import DISK, Estimate, Fitter, scaled
@@ -119,7 +119,6 @@ def make_plan(
     weights = shape.num_weights * dtype.itemsize
     if planned.is_here and is_local(planned.target) and weights < devices.memory / 2:
         warn_if_busy()
-        say("plan: trying each stage for some seconds")
         trials = run_trials(cfg, load_target(cfg.target), shape, train)
 
         def rough(changed: PrepareDataConfig, number_bytes: int) -> list[Stage]:

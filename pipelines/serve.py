@@ -6,6 +6,7 @@ import dataclasses
 import os
 
 from drafterforge.assembly.engines import open_engine
+from drafterforge.config.hints import target_flags
 from drafterforge.config.progress import bar, say
 from drafterforge.config.serving import API_KEY, ServeConfig
 from drafterforge.errors import CheckFailedError, ConfigError
@@ -39,11 +40,11 @@ def run(cfg: Config) -> None:
         app = build_app(engine, model, cfg)
         if (limit := app.state.service.connections.limit) < cfg.max_connections:
             say(f"warning: the limit of open files allows {limit} connections; raise it with ulimit -n")
-        server = Server(
-            app,
-            cfg.grace_s,
-            ready=lambda: say(f"{model} answers at {url}/v1, figures at {url}/metrics; Ctrl-C ends"),
-        )
+        ready = f"{model} answers at {url}/v1, figures at {url}/metrics; Ctrl-C ends"
+        if cfg.learn.record:
+            folder = cfg.learn.traffic_dir(cfg.runs_dir, engine.target.name)
+            say(f"answers are recorded in {folder}; `drafterforge learn status{target_flags(cfg)}` shows how many")
+        server = Server(app, cfg.grace_s, ready=lambda: say(ready))
         server.run([sock])
     if server.worker.dead:
         raise CheckFailedError("decoding has ended with the error above, and the server with it")

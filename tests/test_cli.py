@@ -200,6 +200,7 @@ MISTAKES = {
     "empty value": ([*TRAIN, "trainer.lr="], "trainer.lr must be a number, got ''"),
     "range": ([*TRAIN, "trainer.max_steps=0"], "trainer.max_steps must be >= 1, got 0"),
     "not one of": ([*TRAIN, "target.dtype=int8"], "target.dtype must be one of"),
+    "almost one of": (["learn", "sttus"], "got 'sttus'; did you mean status?"),
     "removed key": (["eval", "pool.every=3"], "pool.every is gone: all drafters read in every cycle if the selector"),
     "removed key under its last name": (
         ["generate", "prompt=x", "pool.read_interval=1"],

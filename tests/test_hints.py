@@ -72,6 +72,7 @@ def test_every_command_in_backticks_gets_the_keys(message, completed):
     ("command", "words"),
     [
         (command_for("sql-retrieval"), "train-drafter domain=sql drafter=retrieval"),
+        (command_for("mine"), "train-drafter domain=mine data=jsonl path=FILE"),
         (command_for("mine", "chat"), "train-drafter domain=chat name=mine"),
         (command_for("mine", "own"), "train-drafter domain=own data=jsonl path=FILE name=mine"),
         (command_for_policy("planner"), "train-policy policy=planner"),
@@ -120,7 +121,7 @@ def test_the_settings_that_an_evaluation_is_typed_with_again():
     typed = ["suite=papers", "suite.questions=Q", "pool.drafters=[general,sql]", "runtime.depth=4", "seed=3"]
     cfg = load_config("eval", EvaluateConfig, typed)
     assert shlex.split(typed_settings(cfg)) == typed
-    assert typed_settings(load_config("eval", EvaluateConfig, [])) == "suite=mixed"
+    assert typed_settings(load_config("eval", EvaluateConfig, [])) == "suite=quick"
 
 
 POLICY = "policy=resps-text grid=small grid.depths=[1,2] traces.temperature=1 latency.path=tests seed=3 name=house"

@@ -75,7 +75,7 @@ def _check_input(cfg: Any, key: str, value: Any, kind: str) -> None:
         hint = POLICIES[kind](value)
         find_artifact(cfg.runs_dir, cfg.target.folder_name, "policies", value, hint=hint)
     elif value not in NO_PARENT:
-        domain = cfg.domain.name if hasattr(cfg, "domain") else "sql"
+        domain = cfg.domain.name if hasattr(cfg, "domain") else ""
         hint = command_for_answers(cfg, value, key) if kind == "answers" else command_for(value, domain)
         find_artifact(cfg.runs_dir, cfg.target.folder_name, kind, value, hint=hint)
 

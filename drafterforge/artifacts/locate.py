@@ -9,6 +9,7 @@ from pathlib import Path
 
 from drafterforge.artifacts.folder import SHIPPED, restore_interrupted
 from drafterforge.artifacts.manifest import MANIFEST
+from drafterforge.artifacts.staging import staging_folder
 from drafterforge.config.catalogue import did_you_mean
 from drafterforge.config.commands import InspectConfig
 from drafterforge.errors import ArtifactError, quote
@@ -98,6 +99,8 @@ def find_artifact(runs_dir: Path | str, target: str, kind: str, name_or_path: st
             restore_interrupted(path)
         if (path / MANIFEST).is_file():
             return path
+    if is_name and (unfinished := staging_folder(candidates[0])).is_dir():
+        raise ArtifactError(f"the {kind} named {text!r} are unfinished in {unfinished}; type their command again")
     names = list_artifacts(runs_dir, target, kind)
     close = did_you_mean(text, names)
     command = f"{' If not, ' if close else '; '}type `{hint}`"

@@ -74,9 +74,10 @@ def require_same_settings(path: Path | str, settings: Mapping[str, Any], alterna
     settings = plain_json(settings)
     changed = first_difference(with_present_keys(stored, settings), settings) if isinstance(stored, dict) else ""
     if changed and any(entry != config for entry in folder.iterdir()):
+        changed = changed.removeprefix("config.")
         raise ArtifactError(
-            f"{folder} has unfinished work of other settings ({changed}); type overwrite=true to delete it, or "
-            f"{alternative} to leave it"
+            f"{folder} has unfinished work of other settings ({changed}); type those from there to go on, "
+            f"overwrite=true to delete it, or {alternative} to leave it"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from drafterforge.config.catalogue import did_you_mean
 from drafterforge.config.names import AUTO, JOINT, POOL, RETRIEVAL
 from drafterforge.errors import ConfigError
 
@@ -25,7 +26,8 @@ def require(condition: bool, message: str) -> None:
 
 def require_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
     names = ", ".join(choice or "empty" for choice in choices)
-    require(value in choices, f"{key} must be one of {names}, got {value!r}")
+    hint = did_you_mean(value, [choice for choice in choices if choice])
+    require(value in choices, f"{key} must be one of {names}, got {value!r}{hint}")
 
 
 def require_at_least(key: str, value: float | None, least: float) -> None:

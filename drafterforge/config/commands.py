@@ -178,7 +178,7 @@ class TrainPolicyConfig:
         require_seeds(self.seed, self.seeds)
         require(
             self.policy.method == "router" or self.name != "router",
-            f"name=router is the pool's router, not a policy={self.policy.method}; type name=OTHER",
+            "name=router is reserved for the pool's router; type name=OTHER",
         )
         require(
             not self.seeds or isinstance(self.policy, NetworkPolicyConfig),

@@ -112,13 +112,15 @@ def settings_flags(group: str, config: Any, default: Any) -> str:
     return "".join(f" {group}.{key}={shell_value(value)}" for key, value in differing.items())
 
 
-def command_for(drafter: str, domain: str = "sql") -> str:
+def command_for(drafter: str, domain: str = "") -> str:
     """The command that makes a drafter of this name, such as `sql` or `sql-retrieval`.
 
-    domain: of a drafter whose name does not begin with one.
+    domain: of a drafter whose name does not begin with one; empty: one of its own.
     """
     first, _, kind = drafter.partition("-")
     if first not in group_choices("domain"):
+        if not domain:
+            return f"drafterforge train-drafter domain={Path(drafter).name} data=jsonl path=FILE"
         prompts = "" if domain in group_choices("domain") else " data=jsonl path=FILE"
         return f"drafterforge train-drafter domain={domain}{prompts} name={Path(drafter).name}"
     kinds = set(group_choices("drafter")) - {"eagle3", "auto"}

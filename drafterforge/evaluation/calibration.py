@@ -284,7 +284,7 @@ def open_named_profile(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid)
 
 
 def profile_of_device(cfg: TrainPolicyConfig, target: Target, grid: ActionGrid) -> tuple[Path, LatencyProfile]:
-    """The profile of this device and drafter, measured if there is none, or in place of another with `overwrite`."""
+    """The profile of this device and drafter; measured if there is none, and with `overwrite` in place of another's."""
     path = artifact_dir(cfg.runs_dir, target.name, "latency", cfg.drafter)
     changed = changed_since(cfg, target, path)
     if changed and not cfg.overwrite:

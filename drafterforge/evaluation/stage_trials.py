@@ -18,7 +18,7 @@ import torch
 
 from drafterforge.artifacts.locate import artifact_dir
 from drafterforge.config.commands import PrepareDataConfig, TrainDrafterConfig
-from drafterforge.config.progress import console
+from drafterforge.config.progress import console, say
 from drafterforge.data.answering import prepare_answers
 from drafterforge.data.joined import JoinedAnswers
 from drafterforge.data.spool import CaptureSpool
@@ -127,17 +127,19 @@ def run_trials(cfg: PrepareDataConfig, target: Target, shape: ModelShape, train:
     trials = Trials(start_s=process_seconds())
     if isinstance(cfg, TrainDrafterConfig):
         cfg = without_unread_features(cfg)
-    with quiet():
+    with trying("reading prompts"):
         prompts = PlannedPrompts.of(cfg, target)
-    lengths = prompts.lengths(target)
+        lengths = prompts.lengths(target)
     folder = Path(cfg.runs_dir)
-    with TemporaryDirectory(prefix=".plan-", dir=folder if folder.is_dir() else None) as name, quiet():
-        small = small_config(cfg, target, Path(name), bool(prompts.answered))
-        trials.byte_s = disk_seconds(Path(name))
-        answers = try_answers(small, target, prompts, trials)
+    with TemporaryDirectory(prefix=".plan-", dir=folder if folder.is_dir() else None) as name:
+        with trying("answering some prompts"):
+            small = small_config(cfg, target, Path(name), bool(prompts.answered))
+            trials.byte_s = disk_seconds(Path(name))
+            answers = try_answers(small, target, prompts, trials)
         if isinstance(small, TrainDrafterConfig):
-            small = choose_init(small, target)
-            try_training(small, target, answers, trials, train)
+            with trying("training for some steps, then decoding"):
+                small = choose_init(small, target)
+                try_training(small, target, answers, trials, train)
     ends = expected_lengths(trials.answerer.lengths, cfg.data.max_new_tokens)
     work = measured_workload(prompts, lengths, ends or answer_lengths(answers))
     return TrialPlan(stages_of(trials, cfg, target, shape, work, prompts), work, bool(prompts.answered))
@@ -201,8 +203,9 @@ def try_training(cfg: TrainDrafterConfig, target: Target, answers: JoinedAnswers
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Print nothing of the trials."""
+def trying(stage: str) -> Iterator[None]:
+    """Say which stage is tried, and print nothing else of it."""
+    say(f"plan: {stage}")
     before, console.quiet = console.quiet, True
     try:
         yield

@@ -107,6 +107,9 @@ def test_an_artifact_is_found_by_name_or_path_and_a_miss_lists_what_exists(tmp_p
     assert find_artifact(*find, path) == path
     with pytest.raises(ArtifactError, match=r"no answers named 'sgl'.*available: math, sql\); did you mean sql\?"):
         find_artifact(*find, "sgl", hint=hint)
+    staging_folder(artifact_dir(*find, "chat")).mkdir()
+    with pytest.raises(ArtifactError, match=r"'chat' are unfinished in .*\.chat\.partial; type their command again"):
+        find_artifact(*find, "chat", hint=hint)
     with pytest.raises(ArtifactError, match="no answers at"):
         find_artifact(*find, tmp_path / "nowhere", hint=hint)
 

@@ -83,12 +83,13 @@ def test_a_drafter_learns_from_served_traffic_without_another_pass_of_the_target
 
 def test_the_status_shows_what_is_recorded_and_delete_deletes_it(bench):
     ring = record(bench)
-    status = bench("learn", "status")
+    assert "next: serve further requests; an expert learns from 96 answers or more" in bench("learn", "status").out
+    status = bench("learn", "status", f"learn.min_answers={NUM_REQUESTS}", "learn.held_out=4")
     assert status.code == 0 and f"{NUM_REQUESTS} now" in status.out and str(ring) in status.out
     flags = f"target=hf target.model={bench.target} target.name=tiny target.dtype=float32 runs_dir={bench.runs}"
     assert f"next: drafterforge train-drafter data=traffic path={ring} {flags}\n" in status.out
     assert f"no expert is learned until `drafterforge learn thaw {flags}`" in bench("learn", "freeze").out
-    assert f"frozen; `drafterforge learn thaw {flags}` goes on" in bench("learn", "status").out
+    assert f"frozen; to go on learning, type `drafterforge learn thaw {flags}`" in bench("learn", "status").out
     done = bench("learn", "delete")
     assert done.code == 0 and used_bytes(ring) == 0
     status = bench("learn", "status").out

@@ -206,8 +206,9 @@ def test_a_plan_by_trials_leaves_nothing_behind_and_is_what_then_happens(tmp_pat
 def test_a_plan_of_answers_alone_by_trials(tmp_path, capsys):
     target = save_tiny_target(tmp_path / "tiny")
     assert planned(target, "experiment=smoke", command="prepare-data") == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert "by trials" in out and "decoding" not in out
+    assert "plan: answering some prompts\n" in err and "training" not in err
 
 
 @pytest.mark.parametrize("drafter", ["retrieval", "causal_lm"])

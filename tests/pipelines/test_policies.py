@@ -254,7 +254,7 @@ MISTAKES = {
     "traces record the scores of top_k=2, which the grid": ("train-policy", *SQL, "policy=ltd", "grid.top_ks=[1]"),
     "lacks drafter=sql, whose trees the policy chooses": ("train-policy", *SQL, "traces.drafters=[general]"),
     "policy.actor must list sizes >= 1, got [0]": ("train-policy", *SQL, "policy=resps", "policy.actor=[0]"),
-    "name=router is the pool's router": ("train-policy", *SQL, "policy=planner", "name=router"),
+    "name=router is reserved for the pool's router": ("train-policy", *SQL, "policy=planner", "name=router"),
     "too few to price": ("calibrate", *SQL, "latency.num_prompts=1", "overwrite=true"),
     "latency.path=nowhere.json: there is no such file": ("train-policy", *SQL, "latency.path=nowhere.json"),
     "seeds= is read by policies with a network only": ("train-policy", *SQL, "seeds=[1]"),

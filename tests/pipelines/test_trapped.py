@@ -119,7 +119,7 @@ def test_serve_runs_with_traps(trapped, runs):
     os.kill(process.child, signal.SIGTERM)
     ending = process.finish()
     assert answer is not None and answer.status_code == 200, ending.printed
-    assert "TRAPPED" not in ending.printed
+    assert "TRAPPED" not in ending.printed and "answers are recorded in " in ending.printed
 
 
 @pytest.mark.parametrize(
