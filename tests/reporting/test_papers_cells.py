@@ -216,8 +216,8 @@ def test_signals_stand_by_task_and_reward():
     ]
     table = tables(report(alone("general", "gsm8k"), signal_strength=signals))["metasd_signal"]
     assert cells(table) == {
-        ("BD: 1 - TV", "signal strength R"): {"Math (gsm8k)": "0.500"},
-        ("BE: block efficiency", "signal strength R"): {"Math (gsm8k)": "0.250"},
+        ("BD: 1 - TV", "signal strength R"): {"Math (gsm8k)": "0.5000"},
+        ("BE: block efficiency", "signal strength R"): {"Math (gsm8k)": "0.2500"},
     }
 
 

@@ -29,7 +29,7 @@ METHODS = (
     "UCBSpec",
 )
 NEVER = {("banditspec", "REST", column) for column in BENCHMARKS}  # form, method, column
-NEVER |= {("banditspec", method, column) for method in METHODS for column in BENCHMARKS[2:]}
+NEVER |= {("banditspec", method, column) for method in (*METHODS, "best drafter alone") for column in BENCHMARKS[2:]}
 NEVER |= {("hedgespec", "the domain's expert", domain) for domain in {*POOL_DOMAINS} - {*DEFAULT_EXPERTS}}
 PARTS = ("size policy alone", "depth policy alone", "both, each trained alone")
 NEVER |= {

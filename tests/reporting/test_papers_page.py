@@ -17,7 +17,7 @@ from drafterforge.reporting.papers.page import render_papers
 from drafterforge.reporting.papers.tables import paper_tables
 from drafterforge.reporting.published import published
 from tests.reporting.builders import full_report, replay_row
-from tests.reporting.paper_builders import POOL, alone, report
+from tests.reporting.paper_builders import POOL, alone, report, with_policy
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "papers_tables.py"
 
@@ -60,9 +60,9 @@ def test_a_report_that_does_not_say_its_code_is_old():
 @pytest.mark.parametrize(
     ("values", "references", "verdict"),
     [
-        ({"a": 2.0, "b": 3.0}, {"a": 1.0, "b": 2.5}, ("2.50 against 1.75, in 2 of 2 columns", "holds")),
-        ({"a": 2.0, "b": 2.0}, {"a": 1.0, "b": 2.5}, ("2.00 against 1.75, in 1 of 2 columns", "depends")),
-        ({"a": 2.0, "b": 9.0}, {"a": 3.0}, ("2.00 against 3.00", "does not hold")),
+        ({"a": 2.0, "b": 3.0}, {"a": 1.0, "b": 2.5}, ("MAT 2.50 against 1.75, in 2 of 2 columns", "holds")),
+        ({"a": 2.0, "b": 2.0}, {"a": 1.0, "b": 2.5}, ("MAT 2.00 against 1.75, in 1 of 2 columns", "depends")),
+        ({"a": 2.0, "b": 9.0}, {"a": 3.0}, ("MAT 2.00 against 3.00", "does not hold")),
         ({}, {"a": 3.0}, ("", "not measured")),
     ],
 )
@@ -85,9 +85,52 @@ def test_differences_below_the_deviation_over_seeds_decide_nothing():
     assert judge(claim, {"a": 2.0}, {"a": 2.1}, {})[1] == "does not hold"
 
 
+def test_a_claim_about_a_number_is_judged_by_the_interval():
+    claim = Claim("ltd", "x", "over_best", "over_best", "m", 1.0, only="live")
+    values = {"replayed": 0.9, "live": 1.2}
+    for interval, verdict in (((0.9, 1.5), "too close to tell"), ((1.1, 1.5), "holds")):
+        assert judge(claim, values, {}, {}, {"live": interval}) == ("1.200x against 1.000x", verdict)
+    claim = Claim("ltd", "x", "ltd_overhead", "schedule_of_total", "m", 1.5, least=None, most=1.0)
+    measured = "4.00 against 1.50 % of the time, policy, in 1 of 2 columns"
+    assert judge(claim, {"a": 1.0, "b": 7.0}, {}) == (measured, "depends")
+
+
+def test_columns_of_few_prompts_are_judged_by_their_mean():
+    claim = Claim("hedgespec", "x", "hedgespec", "tokens_per_s", "m", "o", by_mean=True)
+    values, references = {"a": 10.0, "b": 30.0}, {"a": 15.0, "b": 20.0}
+    assert judge(claim, values, references) == ("tokens/s 20.0 against 17.5, mean of 2 columns", "holds")
+
+
+def test_policies_that_play_the_same_trees_are_not_compared():
+    for mat, verdict in ((1.9, "the same trees"), (1.8, "does not hold")):
+        rows = [with_policy("ltd", "gsm8k", 1.1) | {"mat": 1.9}, with_policy("ltd-independent", "gsm8k", 1.3)]
+        evidence, forms = paper_tables([report(rows[0], rows[1] | {"mat": mat})])
+        line = next(line for line in render_papers(evidence, forms).splitlines() if "trained separately |" in line)
+        assert line.split(" | ")[3] == verdict
+
+
+def test_a_reward_that_prefers_another_drafter_tells_none_apart():
+    signals = [
+        {"domain": "gsm8k", "reward": reward, "signal": value, "agrees": agrees}
+        for reward, value, agrees in (("divergence", 0.1, True), ("efficiency", 0.5, False))
+    ]
+    evidence, forms = paper_tables([report(alone("general", "gsm8k"), signal_strength=signals)])
+    text = render_papers(evidence, forms)
+    assert "(0.5000)" in text and "signal strength R 0.1000 against 0.0000 | holds" in text
+
+
+def test_tables_say_how_many_prompts_are_behind_a_cell_and_how_many_trees_a_policy_used():
+    replayed = [{"name": "policy ltd", "actions": 1}, {"name": "policy ltd-size", "actions": 10}]
+    rows = [with_policy("ltd", "gsm8k", 1.1) | {"num_prompts": 4}, with_policy("ltd", "qa", 1.1) | {"num_prompts": 3}]
+    evidence, forms = paper_tables([report(*rows, replayed=replayed)])
+    text = render_papers(evidence, forms)
+    assert "Trees that a policy used in its replay: size policy alone 10; LTD 1. With one, it is a fixed tree." in text
+    assert "Prompts behind a cell: 4 timed (3 in QA)." in text
+
+
 def test_a_claim_about_one_method_compares_its_last_column_with_its_first():
     claim = Claim("hedgespec", "x", "scaling", "mat", "m", "m", least=None, most=1.0)
-    assert judge(claim, {"N = 1": 2.0, "N = 2": 9.0, "N = 3": 1.5}, {}) == ("1.50 against 2.00", "holds")
+    assert judge(claim, {"N = 1": 2.0, "N = 2": 9.0, "N = 3": 1.5}, {}) == ("MAT 1.50 against 2.00", "holds")
 
 
 def test_markdown_has_every_table_and_every_source():

@@ -59,6 +59,7 @@ class Cell:
     interval: tuple[float, float] | None = None  # of 95 %
     by_seed: tuple[float, ...] = ()  # values of the training seeds, if there are several
     device: str = ""  # on whose seconds the value depends; empty: on none
+    agrees: bool = True  # of a signal strength: see `Point`
 
     @property
     def printed(self) -> str:
@@ -67,7 +68,8 @@ class Cell:
         spread = "" if self.deviation is None else f" ±{format_number(self.deviation, style[0])}"
         if self.interval is not None:
             spread = f" [{', '.join(format_number(bound, style[0]) for bound in self.interval)}]"
-        return f"{format_number(self.value, *style)}{spread}"
+        printed = f"{format_number(self.value, *style)}{spread}"
+        return printed if self.agrees else f"({printed})"
 
 
 def filled_cell(
@@ -89,7 +91,8 @@ def _filled(evidence: Evidence, form: Form, line: Line, figure: str, column: str
     elif form.key in POINTS or figure == "actions":
         point = _point(evidence, form, line, figure, domain)
         if point is not None:
-            return replace(cell, value=point.value, source=point, deviation=point.deviation, interval=point.interval)
+            spread = {"deviation": point.deviation, "interval": point.interval, "agrees": point.agrees}
+            return replace(cell, value=point.value, source=point, **spread)
     elif figure == "over_static":
         schedule = f"resps-hold{domain}" if form.key == "resps_caching" else line.schedule
         if (over := _over_default(evidence, form, replace(line, schedule=schedule))) is not None:

@@ -102,7 +102,7 @@ def _gather(all_reports: Sequence[Report], reports: Sequence[Report], generalist
         generalist=generalist,
         rows=rows,
         pool=max(pools, key=len, default=[]),
-        actions=tree_counts(greedy),
+        actions=tree_counts(reports),
         over_best=over_best_points(reports),
         scaling=scaling_points(greedy, "mat"),
         scaling_speed=scaling_points(greedy, "tokens_per_s"),

@@ -26,7 +26,7 @@ FIGURES = {  # key -> heading, form, unit
     "schedule_of_total": ("% of the time, policy", ".2f", ""),
     "accuracy": ("% sent to the right drafter", ".0f", ""),
     "faster_tasks": ("tasks faster than the default tree", ".0f", ""),
-    "signal": ("signal strength R", ".3f", ""),
+    "signal": ("signal strength R", ".4f", ""),
     "priced": ("replayed tokens/s over no drafting", ".2f", "x"),
 }
 UNTIMED = ("mat", "accept_rate", "regret_cycles", "accuracy", "signal", "priced")  # in no device's seconds
@@ -58,6 +58,7 @@ class Form:
     live: bool = False  # whether live MAT is preferred over replayed MAT, as policies have only live rows
     temperature: float = 0.0  # of the rows that count
     pool: str = ""  # key in `Evidence.pools`; empty: the pool of the other tables
+    reduced_in: tuple[str, ...] = ()  # steps that trained what it measures, if these are not `steps`
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ class Form:
     @property
     def reductions(self) -> tuple[Reduction, ...]:
         """What is smaller in these commands than in the paper."""
-        return reductions_of(self.steps)
+        return reductions_of(self.reduced_in or self.steps)
 
 
 def columns_of(*names: str) -> dict[str, tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isclose
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,10 +21,13 @@ from drafterforge.reporting.published import PublishedTable, published
 from drafterforge.reporting.report_table import ReportTable, format_number
 
 TITLE = "The papers' tables"
-MIXED = "timed on two devices"  # the verdict of a claim
+MIXED, EQUAL_TREES = "timed on two devices", "the same trees"  # verdicts of a claim
 VERDICTS = (
     "Each claim compares two methods column by column: it holds in all columns, depends, or does not hold in any. It "
-    "is too close to tell where every difference is smaller than the deviation over training seeds. "
+    "is too close to tell where every difference is smaller than the deviation over training seeds, or the 95 % "
+    "interval contains the reference; policies that emit the same tokens a cycle in every column play the same trees, "
+    "and differences of their speed are noise. Where figures are of so few prompts that columns cannot be compared, "
+    "their means are. The table of a claim names the device of its seconds. "
     "`python scripts/papers_reports.py STEP` measures it again; `python scripts/papers_tables.py --check` lists the "
     "rows that are older than the code they describe, which may be all of a table. In commands, FOLDER and MMLU are "
     "folders of question files, and TREE is the best static tree that `train-policy` printed; the script fills them in."
@@ -75,22 +79,41 @@ def verdict_table(tables: Sequence[PaperTable]) -> ReportTable:
     for claim in CLAIMS:
         cells = by_form[claim.form].all_cells
         values, references, mixed = _comparable(cells, claim)
-        measured, verdict = judge(claim, values, references, _deviations(cells, claim))
-        verdict = MIXED if mixed and not measured else verdict
+        intervals = {cell.column: cell.interval for cell in cells if cell.method == claim.method and cell.interval}
+        measured, verdict = judge(claim, values, references, _deviations(cells, claim), intervals)
+        verdict = MIXED if mixed and not measured else EQUAL_TREES if _alike(cells, claim) else verdict
         steps = " ".join(by_form[claim.form].form.steps)
         rows.append([NAME.match(published().papers[claim.paper].name)[0], claim.text, measured, verdict, steps])
     return ReportTable("What holds", ["paper", "claim", "ours", "verdict", "step"], rows, name_columns=5)
 
 
+def _alike(cells: Sequence[Cell], claim: Claim) -> bool:
+    """Whether a claim about speed compares methods that emit the same tokens a cycle in every column."""
+    if claim.figure != "speedup" or claim.method == claim.over:
+        return False
+    mat: dict[str, dict[str, float]] = {claim.method: {}, str(claim.over): {}}
+    for cell in cells:
+        if cell.figure == "mat" and cell.method in mat and cell.value is not None:
+            mat[cell.method][cell.column] = cell.value
+    pairs = [(value, mat[str(claim.over)].get(column, 0.0)) for column, value in mat[claim.method].items()]
+    return bool(pairs) and all(isclose(*pair) for pair in pairs)
+
+
 def _comparable(cells: Sequence[Cell], claim: Claim) -> tuple[dict[str, float], dict[str, float], set[str]]:
-    """The figures of both methods by column, without columns in which they were timed on different devices; these."""
+    """The figures of both methods by column, without columns in which they were timed on different devices; these.
+
+    A reward that prefers another drafter than the best has signal strength 0; columns in which both do are left out.
+    """
     measured = [cell for cell in cells if cell.figure == claim.figure and cell.value is not None]
     first, second = (
         {cell.column: cell for cell in measured if cell.method == name} for name in (claim.method, claim.over)
     )
-    mixed = {name for name in first.keys() & second if first[name].device != second[name].device}
+    shared = first.keys() & second
+    mixed = {name for name in shared if first[name].device != second[name].device}
+    misled = {name for name in shared if not first[name].agrees and not second[name].agrees}
     values, references = (
-        {name: cell.value for name, cell in cells.items() if name not in mixed} for cells in (first, second)
+        {name: cell.value * cell.agrees for name, cell in cells.items() if name not in mixed | misled}
+        for cells in (first, second)
     )
     return values, references, mixed
 
@@ -120,7 +143,8 @@ def render_papers(evidence: Evidence, tables: Sequence[PaperTable], drafters: Ma
     for table in tables:
         commands = "\n".join(table.form.commands)
         parts += [f"## {table.form.title}", table.form.caption, table.reduced]
-        parts += ["**Ours**", table.seconds, markdown_table(table.ours), table.note]
+        parts += ["**Ours**", table.seconds, markdown_table(table.ours)]
+        parts += [" ".join(filter(None, (table.trees_used, table.prompts, table.note)))]
         parts += [f"```bash\n{commands}\n```"] if table.missing and commands else []
         parts += ["\n".join(f"- {plain(line)}" for line in table.legend)]
         for publication in published().of_form(table.form.key):
@@ -138,7 +162,9 @@ def print_papers(evidence: Evidence, tables: Sequence[PaperTable], console: Cons
     for table in tables:
         console.print()
         _print(table.ours, console, "bold")
-        console.print(escape(" ".join(filter(None, (table.reduced, table.note, table.seconds)))))
+        console.print(
+            escape(" ".join(filter(None, (table.reduced, table.trees_used, table.prompts, table.note, table.seconds))))
+        )
         for command in table.form.commands if table.missing else ():
             console.print(f"  {command}", soft_wrap=True, markup=False)
         for line in table.legend:

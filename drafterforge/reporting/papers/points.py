@@ -44,6 +44,7 @@ class Point:
     schedule: str = STATIC
     deviation: float | None = None  # over training seeds
     interval: tuple[float, float] | None = None  # of 95 %
+    agrees: bool = True  # of a reward: whether the drafter that it prefers emits the most tokens a cycle
 
 
 def tree_counts(reports: Sequence[Report]) -> dict[str, Point]:
@@ -117,7 +118,8 @@ def signal_points(reports: Sequence[Report]) -> dict[tuple[str, str], Point]:
         for row in records(curves_of(report).get("signal_strength")):
             if (value := number(row.get("signal"))) is not None:
                 reward = text(row.get("reward"))
-                signals.setdefault((text(row.get("domain")), reward), Point(value, False, index, reward))
+                point = Point(value, False, index, reward, agrees=row.get("agrees") is not False)
+                signals.setdefault((text(row.get("domain")), reward), point)
     return signals
 
 

@@ -53,8 +53,8 @@ POOL_ANSWERS = "answers to prompts of the pool's eight domains"
 TREES = (
     "EAGLE's default tree is {} in our count of levels; the best static tree is that of the policies' grid on their "
     "training answers. Policies are trained by replay, on {}, not on the wall clock. Figures with a standard deviation "
-    "are means over three training seeds; other policies were trained once. docs/schedulers.md lists what else differs "
-    "from the paper."
+    "are means over three training seeds; other policies were trained once. [What else differs from the paper]"
+    "(schedulers.md#by-the-papers-own-settings)."
 )
 POLICY_FORMS = (
     Form(
@@ -62,8 +62,8 @@ POLICY_FORMS = (
         "Re-SpS: trees chosen by a policy, by benchmark",
         "Speed-up over autoregressive decoding; one drafter, the generalist. The standard policy takes its best "
         "action, as the authors' code does; the paper's Table 4 draws actions at temperature 1: the row after it. "
-        "The paper's trees have 32 nodes or more. On a CPU, where every node takes time, all of them are slower than "
-        "plain decoding, the best static one too; smaller trees are faster, such as ours for this device. "
+        "The paper's trees have 32 nodes or more. On this CPU, where every node takes time, all of them are slower "
+        "than plain decoding, the best static one too; smaller trees are faster, such as ours for this device. "
         f"{TREES.format(EAGLE_TREES['resps'], POOL_ANSWERS)}",
         RESPS_COLUMNS,
         ("speedup", "mat"),
@@ -141,12 +141,15 @@ POLICY_FORMS = (
     Form(
         "ltd_sampled",
         "LTD: at temperature 1",
-        "As the table above, sampled, with the same policies.",
+        "As the table above, sampled, with the same policies and the same static tree, which are of greedy answers. "
+        "[Policies of sampled answers](#re-sps-and-ltd-over-the-best-static-tree-our-question) have a table of "
+        "their own.",
         LTD_COLUMNS,
         ("speedup", "mat"),
-        (EAGLE_TREE["ltd"], BEST_TREE["ltd"], LTD),
+        (EAGLE_TREE["ltd"], replace(BEST_TREE["ltd"], name="EAGLE-3 (best static tree of greedy answers)"), LTD),
         ("ltd-sampled",),
         live=True,
+        reduced_in=("ltd",),
         temperature=1.0,
     ),
     Form(
@@ -177,7 +180,7 @@ POLICY_FORMS = (
     Form(
         "ltd_overhead",
         "LTD: time of the policies",
-        "",
+        "Of all time of decoding. The paper states less than 1.5 %.",
         LTD_COLUMNS,
         ("schedule_of_total",),
         (LTD,),
@@ -202,7 +205,9 @@ POLICY_FORMS = (
         "a CPU: replayed, and live with a 95 % interval over training seeds and prompts. Below 1, one tree is "
         "faster than the policy. Re-SpS, max-entropy PPO and LTD have three training seeds at T = 0; all others were "
         "trained once. At T = 0.5 and 1 policies are trained on sampled answers, too; the Re-SpS paper decodes "
-        "greedily only.",
+        "greedily only. LTD's depth policy may end after one level of ten nodes, a tree that the paper's grid of 20 "
+        "nodes and more lacks: where it always does so, LTD is one tree beside a grid without it, and its figure "
+        "shows that the tree fits this device, not that choosing pays.",
         columns_of(*(f"T = {temperature:g}, {source}" for temperature in TEMPERATURES for source in SOURCES)),
         ("over_best",),
         (RESPS, RESPS_MAXENT, LTD, *LTD_PARTS),
@@ -213,11 +218,14 @@ POLICY_FORMS = (
         "priced",
         "Re-SpS and LTD: trees priced by other devices",
         "Recorded answers of this target, replayed in the seconds of the device in the heading: in the GPU "
-        "columns, trees are judged on devices like the papers'; the CPU columns are our machines. Policies are trained "
-        "on the same seconds, and the time of their networks is left out. Figures of policies are means over three "
-        "training seeds, with the standard deviation. Marginal, ours, chooses among trees of 2 to 128 nodes of LTD's "
-        "width and levels, most of them smaller than any of LTD's, so that it may exceed the perfect foresight with "
-        "LTD's trees. Without drafting, the drafter still reads every token, which takes 3 to 5 % of the time on these "
+        "columns, trees are judged on devices like the papers'; the CPU columns are our machines. The GPUs' seconds "
+        "are derived from published rates and data sheets: on the A100, verification takes as long for 256 nodes as "
+        "for one, which favours large trees; `configs/latency/*.json` has each number with its source. Policies are "
+        "trained on the same seconds, and the time of their networks is left out. Figures of policies are means over "
+        "three training seeds, with the standard deviation. Marginal, ours, chooses among trees of 2 to 128 nodes of "
+        "LTD's width and levels, most of them smaller than any of LTD's, so that it may exceed the perfect foresight "
+        "with LTD's trees. Perfect foresight plays the fastest tree of the grid in every cycle, which only a replay "
+        "knows. The reference, no drafting, includes the drafter's reading of the text, 3 to 5 % of its time on these "
         "GPUs.",
         {},  # filled with the devices
         ("priced",),

@@ -68,9 +68,9 @@ def is_plain(row: Mapping[str, Any]) -> bool:
 
 
 def is_tuned(row: Mapping[str, Any]) -> bool:
-    """Whether the selector's constants were tuned, so that it is not the paper's."""
+    """Whether the selector's constants were tuned, so that it is not the paper's; a router's advice is no constant."""
     chooses = text(row.get("selector")) not in (NONE, STATIC, "oracle", "router")
-    return chooses and bool(mapping(row.get("options"))) and not is_live(row)
+    return chooses and bool(mapping(row.get("options")).keys() - {"prior"}) and not is_live(row)
 
 
 def _measured(row: Mapping[str, Any], report: int, suite: str) -> MeasuredRow:

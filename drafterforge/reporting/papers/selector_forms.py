@@ -17,8 +17,8 @@ RETRIEVAL = Line("retrieval (as PLD)", drafter="retrieval")
 HINDSIGHT = Line("best in hindsight", "oracle", figures=("mat",))
 UCBSPEC, EXP3SPEC = Line("UCBSpec", "ucbspec"), Line("EXP3Spec", "exp3spec")
 HEDGESPEC = (
-    Line("HedgeSpec (paper)", "hedgespec-paper"),
-    Line("NormalHedge, best choice", "normalhedge"),
+    Line("HedgeSpec, as in its theorem", "hedgespec-paper"),
+    Line("HedgeSpec, most likely drafter", "normalhedge"),
     Line("HedgeSpec (ours)", "hedgespec"),
 )
 DOMAINS = columns_of(*POOL_DOMAINS)
@@ -49,8 +49,14 @@ SELECTOR_FORMS = (
         "The paper's domains are Python, Math, Biology, Chemistry, MedicalQA, CNN/DM and SQL. Its experts are whole "
         "heads, trained on domains that the public generalist had not seen; [Do experts pay?](results.md"
         "#do-experts-pay) measures such experts. Those of this table are LoRA adapters of rank 16 of a generalist "
-        "that learned all eight domains, and gain next to nothing. Answers end after 128 tokens: there are no long "
-        "chains of reasoning. Tokens/s are of three prompts a domain, too few to compare domains.",
+        "that learned all eight domains, and gain next to nothing; what selectors gain over the generalist is mostly "
+        "the datastore and retrieval, which the paper's pool lacks. Prompts are of this package's grammars. Answers "
+        "end after 128 tokens: there are no long chains of reasoning. HedgeSpec, as in its theorem, draws a drafter "
+        "with its weight and learns from delayed rewards by the reduction BOLD; the row after it scores every drafter "
+        "in every cycle, as the paper's experiments do, and plays the one with the largest weight; ours weighs "
+        "learners that forget at different rates. "
+        "Best in hindsight decodes each request with the drafter that was best for it. Tokens/s are of too few "
+        "prompts to compare domains.",
         DOMAINS,
         ("mat", "tokens_per_s"),
         (ALONE, Line("the domain's expert", drafter=EXPERT), UCBSPEC, EXP3SPEC, *HEDGESPEC, HINDSIGHT),
@@ -68,7 +74,7 @@ SELECTOR_FORMS = (
     Form(
         "scaling",
         "HedgeSpec: pool scaling",
-        "MAT against the number of drafters in the pool.",
+        "MAT against the number of drafters in the pool; prompts of this package's grammars.",
         {},  # filled with the measured sizes
         ("mat",),
         (*HEDGESPEC, UCBSPEC, EXP3SPEC),
@@ -80,7 +86,8 @@ SELECTOR_FORMS = (
         "MAT against the number of drafters, up to 32 LoRA experts of one generalist: the eight shipped ones, and for "
         "each of their domains three with another seed or rank, trained for 20 steps. They learn answers that the "
         "generalist has learned, and draft almost like it: the table shows what drafters cost, not what they bring. "
-        "Pools are drawn at random, four of each size; those that are timed begin with the generalist.",
+        "Pools are drawn at random, four of each size; those that are timed begin with the generalist, and decode one "
+        "prompt a domain. Ours evaluates every drafter in every cycle, which costs speed.",
         {f"N = {size}": (str(size),) for size in POOL_SIZES},
         ("mat",),
         (
@@ -126,7 +133,8 @@ SELECTOR_FORMS = (
         "HedgeSpec: a router and online selection on rephrased prompts",
         "A stream of requests in wordings that the router was not trained on. The router knows domains, so it never "
         "chooses the datastore, which emits more tokens a cycle here than any neural drafter, see the best drafter "
-        "alone; HedgeSpec does choose it.",
+        "alone; HedgeSpec does choose it. HedgeSpec (ours) begins each request with the router's advice. Prompts are "
+        "of this package's grammars, rephrased by templates.",
         {"rephrased": ("ood",)},
         ("mat",),
         (
@@ -145,8 +153,8 @@ SELECTOR_FORMS = (
         "MetaSD: drafter selection, by task",
         "Block efficiency is the share of drafted levels that were accepted, the paper's reward BE. The best drafter "
         "alone is the best of each column, if all drafters of the pool were measured there. The paper gives no value "
-        "of its exploration strength; ours is 1. Replayed figures are of 80 questions of each benchmark, timed ones of "
-        "6, each group of Spec-Bench once.",
+        "of its exploration strength, of EXP3's learning rate and of the cycles for which halving tries the drafters; "
+        "ours are 1, EXP3Spec's and 32.",
         METASD_COLUMNS,
         ("speedup", "mat", "accept_rate"),
         (*METASD_LINES, RETRIEVAL),
@@ -156,8 +164,7 @@ SELECTOR_FORMS = (
         "metasd_black_box",
         "MetaSD: small language models as drafters, by task",
         "The black box of the paper: drafters that see no features, here language models of two layers, one for all "
-        "and one for each of five domains, trained for 80 steps on 640 answers. Replayed "
-        "figures are of 12 questions of each benchmark, timed ones of 6, each group of Spec-Bench once.",
+        "and one for each of five domains, trained for 80 steps on 640 answers.",
         METASD_COLUMNS,
         ("speedup", "mat", "accept_rate"),
         METASD_LINES,
@@ -168,7 +175,9 @@ SELECTOR_FORMS = (
         "metasd_signal",
         "MetaSD: signal strength of the rewards",
         "R of the best and the second drafter: the squared gap of their mean rewards over the larger variance, over "
-        "all positions of the answers. The larger R, the fewer cycles a bandit needs to tell them apart.",
+        "all positions of the answers. The larger R, the fewer cycles a bandit needs to tell them apart. In brackets: "
+        "the reward prefers another drafter than the one with the largest MAT. BD of the datastore and of retrieval "
+        "is of the few tokens that they propose.",
         METASD_COLUMNS,
         ("signal",),
         (
@@ -182,8 +191,8 @@ SELECTOR_FORMS = (
         "banditspec",
         "BanditSpec: drafter selection, by benchmark",
         "Spec-Bench is the total of its six groups, if all were measured. The paper gives no value of its confidence "
-        "delta; ours is 0.05. The paper's drafter is EAGLE-2, ours EAGLE-3. Replayed figures are of "
-        "80 questions of each benchmark, timed ones of 6.",
+        "delta; ours is 0.05. The paper's drafter is EAGLE-2, ours EAGLE-3. The best drafter alone is that of each "
+        "benchmark, experts included.",
         {"Spec-Bench": ("spec_bench",), "Alpaca": ("alpaca",), **columns_of("CodeEditor", "DebugBench")},
         ("mat", "tokens_per_s"),
         (
@@ -192,6 +201,7 @@ SELECTOR_FORMS = (
             Line("REST", drafter=NOT_IN_POOL),
             Line("datastore (as suffix tree)", drafter="store"),
             ALONE,
+            Line("best drafter alone", drafter=BEST_ALONE),
             EXP3SPEC,
             UCBSPEC,
         ),
@@ -200,11 +210,12 @@ SELECTOR_FORMS = (
     Form(
         "sampled",
         "Selectors at three temperatures",
-        "MAT on prompts of all domains, replayed: 160 at T = 0, 96 at the others. A sampled answer confirms drafts as "
+        "MAT on prompts of all domains, replayed, fewer above T = 0. A sampled answer confirms drafts as "
         "a greedy one does: the token that plain decoding samples at that seed is accepted. The papers verify by "
-        "rejection instead, and their theorems are about its acceptance probability, 1 - TV; docs/results.md compares "
-        "both. Above T = 0 a replay tells selectors of full information only whether a draft was accepted, where live "
-        "decoding on a CPU tells them its probability. Options of selectors are the same at all temperatures.",
+        "rejection instead, and their theorems are about its acceptance probability, 1 - TV; [both are compared]"
+        "(results.md#verification-of-sampled-chains). Above T = 0 a replay tells selectors of full information only "
+        "whether a draft was accepted, where live decoding on a CPU tells them its probability. Options of selectors "
+        "are the same at all temperatures.",
         {f"T = {temperature:g}": (f"{temperature:g}",) for temperature in TEMPERATURES},
         ("mat",),
         (ALONE, UCBSPEC, EXP3SPEC, Line("MetaSD-UCB", "metasd_ucb"), *HEDGESPEC, HINDSIGHT),

@@ -14,16 +14,20 @@ from drafterforge.reporting.papers.cells import Cell, Reason, Reasons, filled_ce
 from drafterforge.reporting.papers.evidence import GENERALIST, Evidence, gather
 from drafterforge.reporting.papers.form import FIGURES, Form, Line
 from drafterforge.reporting.papers.forms import FORMS
-from drafterforge.reporting.papers.rows import Report
-from drafterforge.reporting.report_table import ReportTable
+from drafterforge.reporting.papers.points import Point
+from drafterforge.reporting.papers.policy_steps import EAGLE_TREES, SAMPLED
+from drafterforge.reporting.papers.rows import BEST_STATIC, STATIC, MeasuredRow, Report
+from drafterforge.reporting.report_table import ReportTable, format_number
 
 MEAN = "mean"
+SHOWN_TREES = ("resps", "ltd", "ltd_sampled", "ltd_ablation", "ltd_rewards", "over_best")
 SIZES = (1, 2, 4, 8)  # pool sizes, if no report has any
 NEVER = "does not apply"
 NOT_AVERAGED = (
     "scaling",
     "many_drafters",
     "router",
+    "metasd_signal",
     "resps_caching",
     "sampled",
     "over_best",
@@ -40,6 +44,7 @@ class PaperTable:
     ours: ReportTable
     all_cells: list[Cell] = field(default_factory=list)  # without means
     device: str = ""  # in the page's title
+    trees: dict[str, list[Point]] = field(default_factory=dict)  # numbers of trees that policies used, by method
 
     @property
     def cells(self) -> int:
@@ -72,6 +77,32 @@ class PaperTable:
         by_replay = f" ({replayed} of the others by exact replay)" if replayed else ""
         end = "; type:" if self.form.commands else "."
         return f"{self.missing} of {self.cells} cells not measured{by_replay}{end}"
+
+    @property
+    def prompts(self) -> str:
+        """How many prompts are behind a cell, most columns first; empty if the reports do not say."""
+        kinds: dict[str, dict[int, list[str]]] = {"replayed": {}, "timed": {}}
+        for cell in self.all_cells:
+            if isinstance(cell.source, MeasuredRow) and cell.source.prompts:
+                by_count = kinds["timed" if cell.source.live else "replayed"]
+                by_count.setdefault(cell.source.prompts, []).append(cell.column)
+        parts = []
+        for kind, by_count in kinds.items():
+            counts = sorted(by_count, key=lambda count: -len(by_count[count]))
+            names = [f"{count} in {', '.join(dict.fromkeys(by_count[count]))}" for count in counts[1:]]
+            fewer = f" ({', '.join(names)})" if names else ""
+            parts += [f"{counts[0]} {kind}{fewer}"] if counts else []
+        return f"Prompts behind a cell: {'; '.join(parts)}." if parts else ""
+
+    @property
+    def trees_used(self) -> str:
+        """How many trees each policy used; empty without policies."""
+        counts = {
+            name: ", ".join(dict.fromkeys(format_number(point.value, ".0f") for point in points))
+            for name, points in self.trees.items()
+        }
+        listed = "; ".join(f"{name} {count}" for name, count in counts.items())
+        return f"Trees that a policy used in its replay: {listed}. With one, it is a fixed tree." if counts else ""
 
     @property
     def reduced(self) -> str:
@@ -140,7 +171,21 @@ def paper_table(form: Form, evidence: Evidence, reasons: Sequence[Reason] = ()) 
         lines.append([row[0].method, name, *printed, *mean])
     mean = [MEAN] if averaged else []
     ours = ReportTable(form.title, ["method", "figure", *headings, *mean], lines, name_columns=2, note=form.caption)
-    return PaperTable(form, ours, cells, evidence.device)
+    return PaperTable(form, ours, cells, evidence.device, _trees(form, evidence))
+
+
+def _trees(form: Form, evidence: Evidence) -> dict[str, list[Point]]:
+    """The numbers of trees that the policies of a form used in replays on a CPU, by method; see `PaperTable`."""
+    if form.key not in SHOWN_TREES:
+        return {}
+    ends = ("", *(f"-t{temperature:g}" for temperature in SAMPLED)) if form.key == "over_best" else ("",)
+    policies = [line for line in form.lines if line.schedule not in (STATIC, *EAGLE_TREES.values())]
+    points = {
+        line.name: [point for end in ends if (point := evidence.actions.get(f"{line.schedule}{end}"))]
+        for line in policies
+        if not line.schedule.startswith(BEST_STATIC)
+    }
+    return {name: of_policy for name, of_policy in points.items() if of_policy}
 
 
 def completed(form: Form, evidence: Evidence) -> Form:
