@@ -11,7 +11,7 @@ from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, delete_l
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.learn import LearnCommandConfig
-from drafterforge.config.progress import bar, table_console
+from drafterforge.config.progress import bar, say, table_console
 from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.sources import jsonl_rows
@@ -48,6 +48,8 @@ def run(cfg: Config) -> Path:
         raise ConfigError(
             f"no request of {cfg.path} leaves room for max_new_tokens={cfg.max_new_tokens}; type a smaller one"
         )
+    if left_out := len(rows) - len(read):
+        say(f"{left_out} of {len(rows)} requests leave no room for max_new_tokens={cfg.max_new_tokens}: left out")
     domains, prompts = zip(*read, strict=True)
     old_prompts = held_out_prompts(target, cfg.old_prompts, POOL_DOMAINS) if cfg.old_prompts else []
     seeds = [settings.seed for settings in by_seed]
@@ -82,9 +84,9 @@ def run(cfg: Config) -> Path:
     for traffic in replays:
         for number, version in traffic.learned:
             print(f"seed {traffic.seed}, after {number} requests: {describe(version)}")
-    for title in [*parts][1:]:
+    for title, part in parts.items():
         print(f"{title}, tokens/s over those without learning:")
-        for name, gains in gains_over_plain(replays, parts[title]).items():
+        for name, gains in gains_over_plain(replays, part).items():
             spread = f" ({min(gains):.3f}x to {max(gains):.3f}x with {len(seeds)} seeds)" if len(seeds) > 1 else ""
             print(f"  {fmean(gains):.3f}x with {name}{spread}")
     print(f"wrote {path}")

@@ -7,11 +7,11 @@ ring and memory) and without.  Then a learner trains on them in a process of its
 answers are decoded in turns while it works and while it is stopped.
 
 Figures:
-    recording_share          seconds that recording takes in the decoding thread, over those of decoding
+    recording_share          seconds that recording takes in all threads, over those of decoding
     recording_over_off       seconds of the same answers with recording over those without, in turns
-    p95_ms, p95_learning_ms  95th percentile of the waits between tokens without and beside a learner's work
+    p95_ms, p95_learning_ms  95th percentile of the seconds of a cycle without and beside a learner's work
     p95_learning_over_alone  the second over the first
-    mean_learning_over_alone the same of mean waits
+    mean_learning_over_alone the same of means
     cores                    of this machine; the learner uses one, when nothing else wants it
 """
 
@@ -27,6 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import drafterforge
+from drafterforge.artifacts.learned import LearnedRecord
 from drafterforge.config.learn import LearnConfig
 from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.runtime.answer_log import AnswerLog
@@ -41,7 +42,7 @@ from bench_record import save_record
 
 DOMAIN = ("sql",)  # of the answers, so that the learner has enough of one kind
 LEARNED_S = 20.0  # after which the learner has started to train
-FOLLOWED = ("min_answers=48", "held_out=8", "steps=100000")  # it must not end before the benchmark
+FOLLOWED = ("min_answers=48", "held_out=8", "steps=100000")
 
 
 class TimedOutputs(RowOutputs):
@@ -105,6 +106,8 @@ def beside_a_learner(engine: Engine, prompts: list[list[int]], max_new_tokens: i
                 waits[works] += decode(engine, prompt, max_new_tokens, records=True)[1]
                 if learner.process.poll() is not None:
                     raise SystemExit(f"the learner has ended; see {learner.folder}")
+                if not LearnedRecord.read(folder).training:
+                    raise SystemExit(f"the round has ended after {number} answers; type a smaller --answers")
     finally:
         learner.stop()
     p95 = {works: float(np.percentile(gaps, 95)) for works, gaps in waits.items()}

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 END = "_test.csv"
-ASKED = "Choose the right answer, and explain it."
+REQUEST = "Choose the right answer, and explain it."
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def main() -> int:
 def question_of(task: str, number: int, line: list[str]) -> dict[str, object]:
     """A line of a question file.  line: question, four choices, answer."""
     choices = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", line[1:5], strict=True))
-    text = f"{line[0].strip()}\n{choices}\n{ASKED}"
+    text = f"{line[0].strip()}\n{choices}\n{REQUEST}"
     return {"id": f"mmlu-{task}-{number}", "domain": "science", "turns": [text], "category": task, "licence": "MIT"}
 
 

@@ -18,6 +18,7 @@ from drafterforge.config.target import TargetConfig
 
 ACTIONS = ("status", "run", "rollback", "freeze", "thaw", "export", "delete", "replay")  # of `drafterforge learn`
 REPLAY_KEYS = ("path", "limit", "max_new_tokens", "old_prompts", "retrieval", "seeds")
+UNREAD_BY_REPLAY = ("sample", "client_tokens", "train", "cpu_share", "device")  # keys of `LearnConfig`
 READ_BY = {key: ("replay",) for key in REPLAY_KEYS} | {"name": ("rollback", "replay", "export")}  # key -> actions
 
 
@@ -47,7 +48,7 @@ class LearnConfig:
         require_at_least("learn.memory_tokens", self.memory_tokens, 0)
         require_counts(self, "learn", "client_tokens steps max_experts")
         require_at_least("learn.held_out", self.held_out, 4)
-        require_at_least("learn.min_answers", self.min_answers, 2 * self.held_out)
+        require_at_least("learn.min_answers", self.min_answers, 2 * self.held_out + self.held_out // 2)
         require(0 < self.cpu_share <= 1, f"learn.cpu_share must lie in (0, 1], got {self.cpu_share}")
 
     def traffic_dir(self, runs_dir: str, target: str) -> Path:
@@ -89,6 +90,9 @@ class LearnCommandConfig:
             require(is_read, f"{key}= is read by learn {readers} only, not by learn {self.action}; leave it out")
         is_logged = bool(self.path) or self.action != "replay"
         require(is_logged, "learn replay needs a log: type `drafterforge learn replay LOG.jsonl`")
+        for key in UNREAD_BY_REPLAY if self.action == "replay" else ():
+            is_read = getattr(self.learn, key) == getattr(LearnConfig, key)
+            require(is_read, f"learn.{key}= is not read by learn replay; leave it out")
         for key in ("limit", "old_prompts"):
             require_at_least(key, getattr(self, key), 0)
         require_at_least("max_new_tokens", self.max_new_tokens, 2)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from drafterforge.artifacts.learned import LearnedRecord, LearnedVersion
+from drafterforge.artifacts.learned import LearnedRecord, LearnedVersion, learned_drafters
 from drafterforge.assembly.build import auto_engine
 from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.evaluation import AUTOREGRESSIVE
@@ -156,11 +156,16 @@ def _answers(replays: Sequence[ReplayedTraffic], name: str, part: Sequence[int])
 
 
 def require_no_traffic(cfg: LearnCommandConfig) -> None:
-    """ConfigError if the folder of recorded answers is not empty: a replay learns from its log alone."""
+    """ConfigError if answers were recorded, or experts learned, before: a replay learns from its log alone."""
     if StreamRecord.read(cfg.traffic_dir) is not None or LearnedRecord.read(cfg.traffic_dir).versions:
         raise ConfigError(
             f"a replay begins without traffic, but {cfg.traffic_dir} holds some; type runs_dir=OTHER, or "
             "`drafterforge learn delete` and learn.folder=OTHER"
+        )
+    if learned := sorted(learned_drafters(cfg.runs_dir, cfg.target.folder_name)):
+        raise ConfigError(
+            f"a replay begins without learned experts, but {', '.join(learned)} would draft; type `drafterforge learn "
+            "delete` with learn.folder= as they were learned with, or runs_dir=OTHER"
         )
 
 

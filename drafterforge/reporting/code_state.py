@@ -69,6 +69,7 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "3bac17e29460": "dd7138b6e8d0",  # runtime: trees of policies on a GPU; drafters that join; errors
     "890451fb99db": "5fd11ae5484c",  # selectors: pools of one drafter
     "349ceaca1a3a": "890451fb99db",  # selectors: states name their drafters
+    "af88f7d20e38": "2c4851138c3e",  # router: which router sorts served traffic
 }
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")
 CHOOSERS = ("", "none", "static", "oracle")  # selectors and schedulers that run no code of their room

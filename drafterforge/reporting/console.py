@@ -14,7 +14,7 @@ from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.methods import INVARIANT
 from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
 from drafterforge.reporting.noise import noise_of
-from drafterforge.reporting.reader import is_baseline, name_with, overall_rows, temperature_of
+from drafterforge.reporting.reader import is_baseline, name_with, overall_rows, temperature_of, text
 from drafterforge.reporting.report_table import ReportTable
 from drafterforge.reporting.tables import format_interval, names_trees
 from drafterforge.reporting.verdict import summarize
@@ -190,19 +190,14 @@ def print_table(report: dict[str, Any], console: Console) -> None:
     """Print the main columns of all rows."""
     title = f"{report['suite']}: {report['target']['name']} on {report['device']}"
     table = titled(title, legend_of(report["rows"]))
-    for heading in (
-        "method",
-        "dtype",
-        "prompts",
-        "MAT",
-        "tokens/s",
-        "speed-up",
-        "95 %",
-        "mismatches",
-    ):
-        table.add_column(heading, justify="left" if heading in ("method", "dtype") else "right")
-    for row in report["rows"]:
+    domains = [text(row.get("domain")) for row in report["rows"]]
+    has_domains = len(set(domains)) > 1
+    left = ("domain", "method", "dtype") if has_domains else ("method", "dtype")
+    for heading in (*left, "prompts", "MAT", "tokens/s", "speed-up", "95 %", "mismatches"):
+        table.add_column(heading, justify="left" if heading in left else "right")
+    for row, domain in zip(report["rows"], domains, strict=True):
         table.add_row(
+            *([domain] if has_domains else []),
             row["method"],
             row["dtype"],
             str(row["num_prompts"]),

@@ -27,9 +27,9 @@ def traffic_kind(router: Router | None, features: Tensor) -> str:
 class TrafficRouter:
     """A router that advises the newest drafter learned from a request's kind, or what another router advises."""
 
-    def __init__(self, router: Router | None, drafters: Mapping[str, str]) -> None:
-        """drafters: kind of traffic -> name."""
-        self.router, self.drafters = router, dict(drafters)
+    def __init__(self, router: Router | None, drafters: Mapping[str, str], sorts: Router | None) -> None:
+        """drafters: kind of traffic -> name.  sorts: the router that tells the kinds."""
+        self.router, self.drafters, self.sorts = router, dict(drafters), sorts
 
     @property
     def kind(self) -> str:
@@ -43,7 +43,7 @@ class TrafficRouter:
     def advice(self, tokens: Sequence[int], features: Tensor, drafters: Sequence[str], tokenizer: Any) -> np.ndarray:
         """See `Router`."""
         names = [domain_of(name) for name in drafters]
-        learned = self.drafters.get(traffic_kind(self.router, features), "")
+        learned = self.drafters.get(traffic_kind(self.sorts, features), "")
         if learned in names or self.router is None:
             return np.eye(len(names))[names.index(learned) if learned in names else 0]
         return self.router.advice(tokens, features, drafters, tokenizer)

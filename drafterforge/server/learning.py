@@ -96,8 +96,8 @@ class LearnedDrafters:
         """folder: of the traffic."""
         self.engine, self.pool, self.source, self.folder = engine, engine.drafter, source, folder
         assert isinstance(self.pool, Pool)
-        # the learner sorts requests into kinds by this router, also where the pool has none
-        self.router = TrafficRouter(self.pool.router or advisor(source, self.pool.names), {})
+        sorts = advisor(source, self.pool.names)  # as the learner sorts requests into kinds, whatever the pool's router
+        self.router = TrafficRouter(self.pool.router or sorts, {}, sorts)
         self.pool.router = self.router
         self.template = self.pool.drafters[self.pool.names[0]]
         retrieval = (parse_hybrid(self.pool.names[0]) or ("", ""))[1]
@@ -105,12 +105,16 @@ class LearnedDrafters:
         self.followed = LearnedRecord()  # the record that the pool was changed by last
         self.learned: set[str] = set()  # names of all versions of all records
         self.broken: set[str] = set()  # versions that cannot join
+        self.is_changing = False  # whether the pool will be changed before the next cycle
         self.shared: dict[Any, Any] = {}  # weights of the generalists of what has joined
 
     def poll(self, between_cycles: Callable[[Callable[[], None]], None]) -> LearnedRecord:
-        """The record; if it has changed, opens what has joined, and lets the worker change its pool."""
+        """The record; if it has changed, opens what has joined, and lets the worker change its pool.
+
+        One change after another: what the pool lacks is known once the change before it was made.
+        """
         record = LearnedRecord.read(self.folder)
-        if record == self.followed:
+        if record == self.followed or self.is_changing:
             return record
         present = {domain_of(name) for name in self.pool.names}
         joining = {}
@@ -120,7 +124,7 @@ class LearnedDrafters:
                     joining[name] = self._open(name)
                 except Exception as error:  # of a device without memory, for example
                     self._leave_out(name, error)
-        self.followed = record
+        self.followed, self.is_changing = record, True
         between_cycles(partial(self._apply, record, joining))
         return record
 
@@ -134,6 +138,12 @@ class LearnedDrafters:
 
     def _apply(self, record: LearnedRecord, joining: dict[str, Drafter]) -> None:
         """Change the pool; called between cycles."""
+        try:
+            self._change(record, joining)
+        finally:
+            self.is_changing = False
+
+    def _change(self, record: LearnedRecord, joining: dict[str, Drafter]) -> None:
         self.router.drafters = record.drafters
         self.learned |= {version.name for version in record.versions}
         leaving = self.learned - set(record.drafters.values())
@@ -143,8 +153,6 @@ class LearnedDrafters:
             except Exception as error:
                 log.warning("the learned drafter %s does not leave: %s", name, error)
         for name, drafter in joining.items():
-            if name + self.suffix in self.pool.names:  # an earlier change has added it
-                continue
             try:
                 self.engine.add_drafter(name + self.suffix, drafter)
                 log.info("the drafter %s, learned from traffic, joins", name)
@@ -188,7 +196,8 @@ class Learning:
             try:
                 state = "running" if self.process is None else self.process.watch()
                 record = self.drafters.poll(between_cycles)
-                self.state = "failed" if record.error else state
+                lacks = self.drafters.broken & {*record.drafters.values()}
+                self.state = "failed" if record.error or lacks else state
             except Exception as error:  # learning must never break serving
                 self.state = "failed"
                 if str(error) != logged:

@@ -62,7 +62,7 @@ class TrafficRecorder:
     @property
     def state(self) -> str:
         """running | failed."""
-        return "failed" if self.failure else "running"
+        return "failed" if self.failure or self.answers.writer.record.error else "running"
 
     @property
     def is_paused(self) -> bool:
@@ -120,9 +120,11 @@ class TrafficRecorder:
             if not self.budget.has_room(client):  # other answers of this client have ended since it was admitted
                 reason = "client_limit"
             elif self.answers.add(row, num_erasures):
-                reason = self.failure = ""
-                self.budget.charge(client, len(row.text))
-                self.metrics.recorded.inc()
+                self.failure = ""
+                if not self.answers.writer.record.error:  # else it only tries whether writing works again
+                    reason = ""
+                    self.budget.charge(client, len(row.text))
+                    self.metrics.recorded.inc()
             else:
                 reason = "busy"
         finally:

@@ -250,7 +250,11 @@ def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, m
     }
     page = (pool.artifact("reports", "traffic") / "report.html").read_text()
     assert "MAT by request, moving mean" in page and "a learned drafter joins, after 16 requests" in page
+    overall = done.out.index("all requests, tokens/s over those without learning")
+    assert overall < done.out.index("last 6 requests, tokens/s over") and "domain" in done.out
     alone = ("retrieval=false", "limit=6", "max_new_tokens=10", "name=alone", f"learn.folder={tmp_path / 'alone'}")
+    assert f"but {learned[1]['name']} would draft" in pool("learn", "replay", str(log), *alone).one_line()
+    assert pool("learn", "delete", f"learn.folder={pool.runs / 'tiny' / 'traffic-seed5'}").code == 0
     assert pool("learn", "replay", str(log), *alone).code == 0
     report = json.loads((pool.artifact("reports", "alone") / "report.json").read_text())
     methods = ["autoregressive", "auto without retrieval", "auto without retrieval, learned experts"]
@@ -276,6 +280,7 @@ def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, m
     assert "a replay begins without traffic" in pool("learn", "replay", str(log), *typed).one_line()
     shutil.copytree(pool.runs / "tiny" / "traffic-seed5", tmp_path / "empty-seed5")  # of a later seed alone
     assert "empty-seed5 holds some" in pool("learn", "replay", str(log), *typed, empty).one_line()
+    assert "learn.sample= is not read by" in pool("learn", "replay", str(log), "learn.sample=0.5").one_line()
     assert "type `drafterforge learn replay LOG.jsonl" in pool("learn", "replay").one_line()
     assert "is read by learn replay only" in pool("learn", "status", str(log)).one_line()
     assert "seeds= is read by learn replay only" in pool("learn", "status", "seeds=[1]").one_line()

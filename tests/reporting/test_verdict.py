@@ -122,6 +122,16 @@ def test_too_few_prompts_have_no_interval_in_a_table(capsys):
         assert "1.69x" in printed and "1.60-1.75" not in printed and "1.80-2.20" in printed
 
 
+def test_rows_of_several_domains_are_told_apart(capsys):
+    report = report_of([20.0] * 8, [30.0] * 8)
+    print_table(report, Console(width=200))
+    assert "domain" not in capsys.readouterr().out
+    report["rows"][1]["domain"] = "sql"
+    print_table(report, Console(width=200))
+    printed = capsys.readouterr().out
+    assert "domain" in printed and "sql" in printed
+
+
 def test_the_p_of_the_table_decides_with_the_interval():
     report = report_of([20.0] * 8, [30.0 + step for step in range(8)])
     for row in report["rows"][1:]:

@@ -43,13 +43,19 @@ def test_a_kind_is_a_label_that_the_router_is_certain_of(certainty, kind):
 
 def test_the_newest_drafter_of_a_kind_is_advised():
     drafters = {"sql": "sql-traffic-v1", UNKNOWN: "traffic-1-v2"}
-    assert advised(TrafficRouter(Certain(0.95), drafters)) == "sql-traffic-v1+store"
-    assert advised(TrafficRouter(Certain(0.6), drafters)) == "traffic-1-v2+store"
-    assert advised(TrafficRouter(Certain(0.05), drafters)) == "general+store"
-    assert advised(TrafficRouter(Certain(0.95), drafters), NAMES[:2]) == "sql+store"  # it has not joined yet
+
+    def router(certainty: float) -> TrafficRouter:
+        return TrafficRouter(Certain(certainty), drafters, Certain(certainty))
+
+    assert advised(router(0.95)) == "sql-traffic-v1+store"
+    assert advised(router(0.6)) == "traffic-1-v2+store"
+    assert advised(router(0.05)) == "general+store"
+    assert advised(router(0.95), NAMES[:2]) == "sql+store"  # it has not joined yet
+    unsorted = TrafficRouter(Certain(0.95), drafters, None)  # the learner has sorted without a router
+    assert advised(unsorted) == "traffic-1-v2+store" and advised(unsorted, NAMES[:2]) == "sql+store"
 
 
 def test_without_a_router_all_requests_are_of_one_kind():
     assert traffic_kind(None, FEATURES) == UNKNOWN
-    assert advised(TrafficRouter(None, {})) == "general+store"
-    assert advised(TrafficRouter(None, {UNKNOWN: "traffic-1-v2"})) == "traffic-1-v2+store"
+    assert advised(TrafficRouter(None, {}, None)) == "general+store"
+    assert advised(TrafficRouter(None, {UNKNOWN: "traffic-1-v2"}, None)) == "traffic-1-v2+store"

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from drafterforge.artifacts import learned
-from drafterforge.artifacts.learned import JOINED, LearnedRecord, LearnedVersion, update_record
+from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, LearnedVersion, update_record
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError
 from drafterforge.runtime.arms import ArmKnowledge, RowArms
 from drafterforge.runtime.pool import Pool
 from drafterforge.server import learning
-from drafterforge.server.learning import LearnedDrafters
+from drafterforge.server.learning import LearnedDrafters, Learning
 from drafterforge.tree.grow import TreeShape
 
 VERSION = LearnedVersion("traffic-1-v1", "traffic-1", JOINED, "general", 0.1, 0.05, 0.15, 9, 9, "2026-11-25")
@@ -73,6 +73,34 @@ def test_a_pool_without_a_router_sorts_requests_by_the_learner_s(tmp_path, monke
     names = follow(drafters)
     advice = drafters.router.advice([1, 2], torch.zeros(2, 6), names, None)
     assert names[int(advice.argmax())] == "sql-traffic-v1"
+
+
+def test_a_change_that_was_not_made_yet_is_waited_for(drafters):
+    queued = []
+    versions = [VERSION, replace(VERSION, name="traffic-1-v2")]
+
+    def turn(joined: int) -> None:
+        states = [replace(version, state=JOINED if version is versions[joined] else LEFT) for version in versions]
+        update_record(drafters.folder, lambda record: replace(record, versions=states))
+        drafters.poll(queued.append)
+
+    turn(0)
+    queued.pop()()
+    turn(1)
+    turn(0)  # a rollback before the worker had time
+    queued.pop(0)()
+    drafters.poll(queued.append)
+    queued.pop()()
+    assert drafters.pool.names == ["general", "traffic-1-v1"] and queued == []
+
+
+def test_a_version_that_does_not_open_is_reported(drafters, monkeypatch):
+    monkeypatch.setattr(LearnedDrafters, "_open", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
+    update_record(drafters.folder, lambda record: replace(record, versions=[VERSION]))
+    learning_thread = Learning(drafters, None, lambda: None)
+    monkeypatch.setattr(learning_thread.ending, "wait", lambda _: learning_thread.ending.set())
+    learning_thread._work(lambda change: change())
+    assert learning_thread.state == "failed"
 
 
 @pytest.mark.parametrize("error", [ArtifactError("its files are damaged"), RuntimeError("out of memory")])

@@ -151,6 +151,15 @@ def test_a_recorder_that_fails_is_reported_and_serving_goes_on(speaking, tmp_pat
         assert up.figure("learning_up") == 0
 
 
+def test_a_disk_that_stays_full_stays_reported(speaking, tmp_path):
+    with serving(Engine(speaking), learn=learning(tmp_path)) as up:
+        writer = up.service.traffic.answers.writer
+        writer.record = replace(writer.record, error="no space")  # its next try is due
+        assert up.ask().status_code == 200
+        eventually(lambda: up.figure("unrecorded_answers_total", reason="failed") == 1)
+        assert HTTP.get(f"{up.url}/health").json() == {"status": "ok", "recording": "failed"}
+
+
 def test_erasing_forgets_the_memory_of_a_running_server(speaking, tmp_path):
     with serving(Engine(speaking, Retrieval(), SHAPE), learn=learning(tmp_path)) as up:
         up.ask()

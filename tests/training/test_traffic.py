@@ -398,7 +398,7 @@ def rounds_of(rounds, monkeypatch, by_kind: dict[str, list[Answer]]) -> TrafficL
         return by_kind
 
     monkeypatch.setattr(TrafficLearner, "answers", answers)
-    rounds.cfg = replace(rounds.cfg, learn=replace(rounds.cfg.learn, min_answers=8, held_out=4))
+    rounds.cfg = replace(rounds.cfg, learn=replace(rounds.cfg.learn, min_answers=10, held_out=4))
     return rounds.learner()
 
 

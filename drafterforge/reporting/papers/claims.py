@@ -106,6 +106,22 @@ CLAIMS = (
     Claim("hedgespec", "HedgeSpec emits more tokens a cycle than EXP3Spec", "hedgespec", "mat", HEDGE, "EXP3Spec"),
     Claim(
         "hedgespec",
+        "On natural prompts, HedgeSpec emits more tokens a cycle than the generalist",
+        "hedgespec_natural",
+        "mat",
+        HEDGE,
+        EAGLE,
+    ),
+    Claim(
+        "hedgespec",
+        "On natural prompts, HedgeSpec emits more tokens a cycle than UCBSpec",
+        "hedgespec_natural",
+        "mat",
+        HEDGE,
+        "UCBSpec",
+    ),
+    Claim(
+        "hedgespec",
         "HedgeSpec is faster than the generalist",
         "hedgespec",
         "tokens_per_s",

@@ -63,6 +63,15 @@ SELECTOR_FORMS = (
         ("domains", "domains-timed"),
     ),
     Form(
+        "hedgespec_natural",
+        "HedgeSpec: drafter selection on natural prompts (our question)",
+        "As the table above, on questions of public benchmarks instead of prompts of this package's grammars.",
+        {**METASD_COLUMNS, "Alpaca": ("alpaca",), "Spec-Bench": ("spec_bench",)},
+        ("mat",),
+        (ALONE, Line("best drafter alone", drafter=BEST_ALONE), UCBSPEC, EXP3SPEC, *HEDGESPEC, HINDSIGHT),
+        ("benchmarks",),
+    ),
+    Form(
         "drafters",
         "HedgeSpec: each drafter alone, by domain",
         "Expected: an expert is best in its own domain, the generalist on average.",
