@@ -25,8 +25,6 @@ PREFERRED = ("drafters", "bundles")  # if several artifacts share a name
 
 
 def run(cfg: Config) -> Manifest | BundleRecord:
-    if not cfg.path:
-        raise ConfigError("inspect needs a folder: type `drafterforge inspect PATH`")
     path = find_by_name(cfg) or Path(cfg.path).expanduser()
     restore_interrupted(path)
     if (path / BUNDLE).is_file() or path.is_file():

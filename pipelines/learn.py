@@ -48,7 +48,10 @@ def run(cfg: Config) -> Path:
         if cfg.action == "status":
             print(f"nothing was recorded in {folder}; `drafterforge serve learn=on` records answers")
             return folder
-        raise ArtifactError(f"{folder} holds no recorded traffic; start a server with `drafterforge serve learn=on`")
+        raise ArtifactError(
+            f"{folder} holds no recorded traffic; start a server with `drafterforge serve learn=on`, or type target=, "
+            "runs_dir= and learn.folder= as for the server"
+        )
     recorded = stream.labels.get("target", cfg.target.folder_name)
     if recorded != cfg.target.folder_name:
         raise ConfigError(

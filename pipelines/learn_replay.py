@@ -61,6 +61,7 @@ def run(cfg: Config) -> Path:
             replay = TrafficReplay(settings, target, train)
             replays.append(replay.run(prompts, old_prompts, lambda: progress.advance(1)))
     count, parts = len(prompts), parts_of(domains, len(old_prompts))
+    gains_by_seed = {title: gains_over_plain(replays, part) for title, part in parts.items()}
     numerics = choose_numerics("auto", target)
     report, path = write_report(
         cfg.runs_dir,
@@ -70,7 +71,7 @@ def run(cfg: Config) -> Path:
         seed=cfg.seed,
         numerics=numerics,
         rows=replay_rows(replays, parts, str(target.dtype).removeprefix("torch."), numerics),
-        curves=replay_curves(replays, count),
+        curves=replay_curves(replays, count) | {"gains_by_seed": gains_by_seed},
         config={
             "learn": to_dict(cfg.learn),
             "max_new_tokens": cfg.max_new_tokens,
@@ -84,9 +85,9 @@ def run(cfg: Config) -> Path:
     for traffic in replays:
         for number, version in traffic.learned:
             print(f"seed {traffic.seed}, after {number} requests: {describe(version)}")
-    for title, part in parts.items():
+    for title, by_name in gains_by_seed.items():
         print(f"{title}, tokens/s over those without learning:")
-        for name, gains in gains_over_plain(replays, part).items():
+        for name, gains in by_name.items():
             spread = f" ({min(gains):.3f}x to {max(gains):.3f}x with {len(seeds)} seeds)" if len(seeds) > 1 else ""
             print(f"  {fmean(gains):.3f}x with {name}{spread}")
     print(f"wrote {path}")

@@ -170,7 +170,13 @@ def premise(report: Report) -> Iterator[str]:
 
 def learned(report: Report) -> Iterator[str]:
     """Methods that learn, by part of a replayed log, against the one that does not."""
-    yield "Over the same server without learning, which is `auto`: tokens/s; MAT:"
+    yield "Tokens/s relative to `auto`, the same server without learning; then MAT:"
+    by_seed = report["curves"].get("gains_by_seed", {})
+
+    def spread(part: str, method: str) -> str:
+        gains = by_seed.get(part, {}).get(method.removeprefix("auto, "), [])
+        return f" ({min(gains):.2f}x to {max(gains):.2f}x by seed)" if len(gains) > 1 else ""
+
     rows: dict[str, dict[str, Report]] = {}
     for row in report["rows"]:
         rows.setdefault(row["domain"], {})[row["method"]] = row
@@ -178,8 +184,11 @@ def learned(report: Report) -> Iterator[str]:
     cells = []
     for part, by_method in rows.items():
         base = by_method["auto"]
-        pairs = [(by_method[name]["tokens_per_s"] / base["tokens_per_s"], by_method[name]["mat"]) for name in methods]
-        cells.append([part, f"{base['mat']:.2f}", *(f"{ratio:.2f}x; {mat:.2f}" for ratio, mat in pairs)])
+        entries = [f"{base['mat']:.2f}"]
+        for name in methods:
+            gain, mat = by_method[name]["tokens_per_s"] / base["tokens_per_s"], by_method[name]["mat"]
+            entries.append(f"{gain:.2f}x{spread(part, name)}; {mat:.2f}")
+        cells.append([part, *entries])
     yield table(["part of the log", "MAT without", *methods], cells)
 
 

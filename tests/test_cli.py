@@ -180,6 +180,7 @@ MISTAKES = {
         ["train-drafer"],
         "no command 'train-drafer'; did you mean 'train-drafter'?",
     ),
+    "compare": (["compare", "a", "b"], "type `drafterforge eval compare=A,B`"),
     "unknown choice": (["train-drafter", "domain=sqll"], "no domain named 'sqll'; did you mean"),
     "unknown group": (["train-drafter", "domian=sql"], "'domian'; did you mean domain?"),
     "group of another command": (["generate", "domain=sql"], "no config key 'domain'"),
@@ -275,7 +276,7 @@ MISTAKES = {
         ["train-drafter", "domain=mine", f"answers={SHIPPED}/smollm2-135m/drafters/general"],
         "holds drafters 'general', expected answers; type `drafterforge prepare-data",
     ),
-    "inspect nothing": (["inspect"], "type `drafterforge inspect PATH`"),
+    "inspect nothing": (["inspect"], "type `drafterforge inspect NAME_OR_PATH`"),
     "inspect two": (["inspect", "a", "b"], "inspect takes one folder, got 2"),
 }
 

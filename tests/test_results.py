@@ -173,9 +173,12 @@ def test_learning_is_shown_against_the_server_without_it(results):
         for part, speeds in (("all requests", (20, 20, 24, 30)), ("last 100 requests", (20, 25, 25, 50)))
         for method, speed in zip(("autoregressive", "auto", "auto, experts", "auto, memory"), speeds, strict=True)
     ]
-    text = "\n".join(module.learned({"rows": rows}))
+    text = "\n".join(module.learned({"rows": rows, "curves": {}}))
     assert "| all requests | 2.00 | 1.20x; 2.40 | 1.50x; 3.00 |" in text
     assert "| last 100 requests | 2.50 | 1.00x; 2.50 | 2.00x; 5.00 |" in text
+    gains = {"last 100 requests": {"memory": [2.1, 1.9, 2.0]}}
+    text = "\n".join(module.learned({"rows": rows, "curves": {"gains_by_seed": gains}}))
+    assert "| 1.00x; 2.50 | 2.00x (1.90x to 2.10x by seed); 5.00 |" in text
 
 
 def test_rows_along_an_axis_name_what_else_varies(results):

@@ -68,8 +68,8 @@ def folders_named(name: str, runs_dir: Path | str) -> list[Path]:
     files = [path for folder in (Path(runs_dir), SHIPPED) for path in folder.glob("*/*/[!.]*/*.json")]
     names = sorted({path.parent.name for path in files if path.name in (MANIFEST, BUNDLE)})
     raise ArtifactError(
-        f"{name!r} is neither an artifact in {runs_dir} nor a file or folder here ({_available(names)})"
-        f"{did_you_mean(name, names)}; type `drafterforge inspect PATH`"
+        f"{name!r} is neither an artifact of {runs_dir} or the package, nor a file or folder here ({_available(names)})"
+        f"{did_you_mean(name, names)}; type `drafterforge inspect NAME_OR_PATH`"
     )
 
 

@@ -89,7 +89,7 @@ COMMANDS = {
     "learn": Command(
         "drafterforge.pipelines.learn",
         learn.LearnCommandConfig,
-        "show, take back or delete what `serve learn=on` has recorded and learned",
+        "show, export, take back or delete what `serve learn=on` has learned, or replay a log",
     ),
     "import": Command(
         "drafterforge.pipelines.import_drafter",
@@ -130,6 +130,8 @@ def find_command(name: str) -> Command:
     """The row of a command; errors name the nearest one."""
     if name not in COMMANDS:
         spellings = {command: repr(command) for command in COMMANDS}
+        if name == "compare":
+            raise ConfigError("no command 'compare'; type `drafterforge eval compare=A,B` with two reports")
         hint = catalogue.did_you_mean(name, spellings) or f" (have: {', '.join(COMMANDS)})"
         raise ConfigError(f"no command {name!r}{hint}")
     return COMMANDS[name]

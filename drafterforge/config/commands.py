@@ -237,7 +237,8 @@ class EvaluateConfig:
         require_at_least("limit", self.limit, 0)
         require(not self.bundle or self.suite.name == VLLM, f"bundle={self.bundle} is read by suite=vllm only")
         reports = [report.strip() for report in self.compare.split(",")]
-        require(not self.compare or (len(reports) == 2 and all(reports)), f"compare must be A,B, got {self.compare!r}")
+        is_pair = len(reports) == 2 and all(reports)
+        require(not self.compare or is_pair, f"compare must be A,B, two reports by name or path, got {self.compare!r}")
 
     def require_read(self, typed: Iterable[str]) -> None:
         """ConfigError for a typed key of the suite that it does not read.  typed: keys."""
@@ -261,4 +262,4 @@ class InspectConfig:
     runs_dir: str = setting("runs", "folder where names are looked up")
 
     def __post_init__(self) -> None:
-        require(bool(self.path), "inspect needs a folder: type `drafterforge inspect PATH`")
+        require(bool(self.path), "inspect needs an artifact or a bundle: type `drafterforge inspect NAME_OR_PATH`")

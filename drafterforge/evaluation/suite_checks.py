@@ -46,7 +46,8 @@ def check_evaluation(cfg: EvaluateConfig) -> None:
         return check_suite(cfg)
     for name in map(str.strip, cfg.compare.split(",")):
         if not Path(name).expanduser().exists():
-            find_artifact(cfg.runs_dir, cfg.target.folder_name, "reports", name)
+            hint = "drafterforge eval suite=quick name=NAME"
+            find_artifact(cfg.runs_dir, cfg.target.folder_name, "reports", name, hint=hint)
 
 
 def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -> None:
@@ -64,7 +65,7 @@ def check_methods(names: Sequence[str], drafters: Sequence[str] | None = None) -
         if drafters is None or base in candidates or parse_hybrid(base):
             continue
         close = difflib.get_close_matches(base, candidates, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f"; did you mean {close[0]!r}?" if close else f" (have: {', '.join(candidates)})"
         raise ConfigError(f"suite.methods has {base!r}, which is no drafter of the pool, selector or method{hint}")
 
 

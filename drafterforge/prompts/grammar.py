@@ -98,7 +98,7 @@ def _digest(task: str) -> bytes:
 def grammar(domain: str, path: str = "") -> Grammar:
     """The grammar of a domain, from the package or from the file `path`."""
     if not path and domain not in domains():
-        raise ConfigError(f"no grammar for domain={domain}; type one of {', '.join(domains())}, or path=FILE.yaml")
+        raise ConfigError(f"no grammar for domain {domain!r}; type one of {', '.join(domains())}")
     return Grammar.open(domain, path or grammar_path(domain))
 
 

@@ -40,6 +40,7 @@ CURVES = {
     "mat_by_request": "{method: [[requests, mean, least, most]]}, tokens a cycle in the last 50 requests, over seeds",
     "learned": "[{seed, requests, name, kind, state, rival, gain, low, high, num_train, num_judged}], drafters learned "
     "from traffic, after so many requests",
+    "gains_by_seed": "{part of the log: {what is learned: [tokens/s over those of the server without learning]}}",
     "actions": "[{depth, num_tokens, share}] of trees that a policy chose",
     "prompts": "{questions: hash, and the suite's keys that decide its prompts, such as num_prompts}",
 }

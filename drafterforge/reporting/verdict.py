@@ -8,6 +8,7 @@ from typing import Any
 
 from scipy.stats import wilcoxon
 
+from drafterforge.config.names import AUTO
 from drafterforge.evaluation.lossless import NEAR_TIE
 from drafterforge.evaluation.rows import ALL_REQUESTS, MIN_PAIRS, OLD_PROMPTS
 from drafterforge.evaluation.statistics import holm
@@ -174,7 +175,7 @@ def _fastest(report: Mapping[str, Any]) -> list[str]:
 
 
 def _advice(report: Report, rows: Sequence[Row]) -> str:
-    """What to run: among the fastest and those not significantly slower, the method with the fewest drafters.
+    """What to run: among the fastest and those not significantly slower, the default, else the fewest drafters.
 
     Only methods that are shown to beat plain decoding are recommended; another program only if it is the fastest.
     """
@@ -194,12 +195,13 @@ def _advice(report: Report, rows: Sequence[Row]) -> str:
         )
     candidates = [best, *(row for row in alike if row in faster)]
     ours = [row for row in candidates if not row.get("external")]
-    simplest = min(ours or candidates, key=lambda row: (_num_drafters(row), -_rate(row)))
+    simplest = min(ours or candidates, key=lambda row: (_name(row) != AUTO, _num_drafters(row), -_rate(row)))
     test = "their intervals overlap" if p is None else f"smallest paired p = {p:.2g}"
     names = join_names([f"“{_name(row)}”" for row in alike])
-    remark = "" if simplest is best else f", the simplest: {_speedup(simplest)}"
+    role = "default" if _name(simplest) == AUTO else "simplest"
+    remark = "" if simplest is best else f", the {role}: {_speedup(simplest)}"
     advice = f"{_run(report, simplest)}{remark}; {_measured(best)}"
-    return f"{advice}, which does not differ significantly from {names} ({test})"
+    return f"{advice}, which does not differ significantly from {names} ({test}; more prompts tell more)"
 
 
 def beats_plain(row: Row) -> bool:

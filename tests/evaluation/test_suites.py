@@ -141,7 +141,7 @@ def test_measured_rounds_of_other_questions_are_not_deleted_without_being_asked(
     (folder / "vllm-pool.log").write_text("a server that did not start")
     open_cache(served(), path, changed)  # no answer was measured
     (folder / "round.parquet").write_text("answers")
-    with pytest.raises(ArtifactError, match=r"\(questions: .*type overwrite=true to delete it, or name=OTHER"):
+    with pytest.raises(ArtifactError, match=r"\(questions: .*overwrite=true to delete it, or name=OTHER"):
         open_cache(served(), path, sources)
     open_cache(served(), path, changed)
     assert (folder / "round.parquet").exists()

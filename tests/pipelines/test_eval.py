@@ -152,7 +152,7 @@ def test_answers_to_other_questions_are_not_mixed_with_those_of_an_interrupted_r
     monkeypatch.setattr(timing, "decode", real)
     ask("Why?", "Who?")
     line = pool(*papers).one_line()
-    assert "(questions: " in line and "type overwrite=true to delete it, or name=OTHER to leave it" in line
+    assert "(questions: " in line and "to go on, overwrite=true to delete it, or name=OTHER to leave it" in line
     assert pool(*papers, "overwrite=true").code == 0
     prompts = report_of(pool, "papers")["curves"]["prompts"]
     assert len(prompts["questions"]) == 64 and prompts["max_new_tokens"] == 8

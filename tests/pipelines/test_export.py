@@ -346,4 +346,4 @@ def test_inspect_accepts_names(exported, capsys):
     assert "drafters sql: all files undamaged" in done.out
     assert f"{exported.artifact('drafters')}; others of this name: {exported.artifact('answers')}, " in done.err
     assert main(["inspect", "nothing", runs]) == 2
-    assert "'nothing' is neither an artifact in" in capsys.readouterr().err
+    assert "'nothing' is neither an artifact of" in capsys.readouterr().err

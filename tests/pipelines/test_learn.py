@@ -244,6 +244,8 @@ def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, m
         assert version.state == state and pool.artifact("drafters", version.name).exists() == (state == "joined")
     assert "seed 5, after 16 requests: traffic-1-" in done.out and "with learned experts and memory" in done.out
     assert "with 2 seeds)" in done.out and "requests of b, tokens/s over those without learning" in done.out
+    gains = report["curves"]["gains_by_seed"]["last 6 requests"]
+    assert [len(values) for values in gains.values()] == [2, 2]
     moving = report["curves"]["mat_by_request"]
     assert {name: [point[0] for point in points] for name, points in moving.items()} == {
         name: [20] for name in ("auto", "auto, learned experts", "auto, learned experts and memory")

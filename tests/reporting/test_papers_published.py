@@ -10,7 +10,7 @@ from drafterforge.reporting.papers.form import FIGURES
 from drafterforge.reporting.papers.forms import FORMS
 from drafterforge.reporting.published import published
 
-OURS = {"priced", "over_best", "sampled", "many_drafters"}  # forms of no paper
+OURS = {"priced", "over_best", "sampled", "many_drafters", "hedgespec_natural"}  # forms of no paper
 LIMITS = {"tokens_per_s": (20, 200), "actions": (1, 177), "verify_ms": (1, 200), "draft_ms": (0.1, 20)}
 LIMITS |= {"select_ms": (0.01, 5), "accuracy": (0, 100), "faster_tasks": (0, 57), "schedule_of_total": (0, 100)}
 LIMITS |= {f"{step}_of_overhead": (0, 100) for step in ("draft", "host", "schedule")}

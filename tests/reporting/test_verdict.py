@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from rich.console import Console
 
 from drafterforge.reporting.console import print_report, print_table, print_verdict
@@ -45,12 +47,20 @@ def test_without_a_significant_difference_the_simplest_is_named():
     sentence = verdict(report_of([20, 31, 20, 31, 20, 31, 20, 31], [21, 30, 21, 30, 21, 30, 21, 30]))
     assert sentence.startswith("Type `drafterforge generate drafter=sql` for “sql”, the simplest: 1.90x")
     assert "“pool” measured 2.00x" in sentence
-    assert "does not differ significantly from “sql” (smallest paired p = 0.28)" in sentence
+    assert "does not differ significantly from “sql” (smallest paired p = 0.28; more prompts tell more)" in sentence
+
+
+def test_without_a_significant_difference_the_default_is_preferred():
+    text = json.dumps(report_of([20, 31, 20, 31, 20, 31, 20, 31], [21, 30, 21, 30, 21, 30, 21, 30]))
+    sentence = verdict(json.loads(text.replace('"pool"', '"auto"')))
+    assert "drafter=pool` for “auto”; “auto” measured 2.00x" in sentence and "simplest" not in sentence
+    sentence = verdict(json.loads(text.replace('"sql"', '"auto"')))
+    assert "“auto”, the default: 1.90x" in sentence and "“pool” measured 2.00x" in sentence
 
 
 def test_without_the_requests_the_intervals_decide():
     report = report_of([], [])
-    assert "does not differ significantly from “sql” (their intervals overlap)" in verdict(report)
+    assert "does not differ significantly from “sql” (their intervals overlap; more" in verdict(report)
     report["rows"][1] |= {"speedup": 1.5, "speedup_ci95": [1.4, 1.6]}
     assert "significantly faster than all other methods" in verdict(report)
 
