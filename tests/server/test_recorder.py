@@ -19,6 +19,7 @@ class Answers:
     """A log of answers that has room until it is full."""
 
     memory, num_erasures = None, 0
+    writer = SimpleNamespace(record=SimpleNamespace(error=""))
 
     def __init__(self) -> None:
         self.rows, self.is_full = [], False
