@@ -164,7 +164,7 @@ class AutoProposer(Proposer):
         count = len(self.rows)
         for row, limit, temperature in zip(self.rows, record.limits, record.temperatures, strict=True):
             if count not in row.worths:
-                row.worths[count] = self.worth.row(temperature, count)
+                row.worths[count] = self.worth.row(temperature, count, self.pool.kinds.get(row.arms.advised, ""))
                 row.worths[count].neural_tries = NEURAL_TRIES if row.tries else 0
                 row.tries = False
             row.worth, row.limit = row.worths[count], limit

@@ -58,6 +58,7 @@ class Pool:
         self.options = advised(selector, options) if advice else options
         self.idle: list[Selector] = []  # of finished requests; they may carry over what they learned
         self.host_embedding: Tensor | None = None  # the target's, for schedulers that read texts beside a GPU
+        self.kinds: dict[str, str] = {}  # drafter -> kind of the requests for which the router advises it
         self.stacks: dict[tuple[str, ...], Any] = {}  # names of drafters -> their stacked weights
 
     @property

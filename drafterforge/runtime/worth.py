@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,10 +37,11 @@ ASSUMED_DRAFTING = 0.25  # seconds of drafting, in those of a pass of one node
 PRIOR = 24.0  # cycles that the averages of earlier requests count for in a new one
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
 LEAST_IGNORANCE = 0.2  # below it a cycle says little about the neural drafter
+MEANS = ("net", "neural_gain", "accepted", "expected", "neural_net")  # of `Traffic`
 
 
 class Traffic:
-    """What is known of all requests of one temperature and batch size."""
+    """What is known of all requests of one temperature, batch size and kind."""
 
     def __init__(self, net: float) -> None:
         """net: assumed at first."""
@@ -50,6 +52,14 @@ class Traffic:
         self.neural_net = Mean(ASSUMED_NEURAL, 8.0, TRAFFIC_HORIZON)  # that the neural drafter adds beyond its seconds
         self.pause = SHORTEST_PAUSE if net > 0.0 else UNLIKELY_PAUSE
         self.num_unread = 0  # requests in a row whose prompts no drafter has read
+
+    def copy(self) -> Traffic:
+        """What is known, as the prior of another kind of requests."""
+        traffic = copy(self)
+        for name in MEANS:
+            mean = getattr(self, name)
+            setattr(traffic, name, Mean(mean.value, min(mean.weight, PRIOR), mean.horizon))
+        return traffic
 
 
 @dataclass
@@ -135,7 +145,7 @@ class Worth:
     def __init__(self, costs: VerifyCosts) -> None:
         self.costs, first = costs, costs.of(1, 1)
         self.arms = ArmKnowledge(first)
-        self.traffic: dict[tuple[float, int], Traffic] = {}  # by temperature, in quarters, and number of rows
+        self.traffic: dict[tuple[float, int, str], Traffic] = {}  # temperature, in quarters; rows; kind
         self.neural_s = Mean(0.3 * first, 1.0, COST_HORIZON)  # of a row: drafting, and its nodes' verification
         self.reading_s = Mean(0.1 * first, 1.0, COST_HORIZON)  # of a row, the tokens of one cycle
         self.level_s = Mean(0.06 * first, 1.0, COST_HORIZON)  # of one more level, all rows
@@ -145,18 +155,27 @@ class Worth:
         self.path: Path | None = None  # where `save_state` writes; None: nowhere
         self.rates: dict[int, tuple[float, float]] = {}  # rows -> tokens and seconds of recent cycles
 
-    def row(self, temperature: float, rows: int) -> RowWorth:
-        """The state of a request among `rows`; it begins with the averages of earlier requests."""
-        key = (round(temperature * 4) / 4, rows)
+    def row(self, temperature: float, rows: int, kind: str = "") -> RowWorth:
+        """The state of a request among `rows`; it begins with the averages of earlier requests.
+
+        kind: of requests with averages of their own, which begin with those of the rest; empty: the rest.
+        """
+        key = (round(temperature * 4) / 4, rows, kind)
         if key not in self.traffic:
-            # more rows make drafting dearer, and a higher temperature makes it worse: no more than what that brought
-            easier = [
-                traffic.net.value for (t, count), traffic in self.traffic.items() if t <= key[0] and count <= rows
-            ]
-            self.traffic[key] = Traffic(min([self._assumed_net(rows), *easier]))
+            self.traffic[key] = self.row(temperature, rows).traffic.copy() if kind else self._first_traffic(key)
         traffic = self.traffic[key]
         means = traffic.net, traffic.neural_gain, traffic.accepted, traffic.expected
         return RowWorth(traffic, *(Mean(mean.value, PRIOR, ROW_HORIZON) for mean in means), pause=traffic.pause)
+
+    def _first_traffic(self, key: tuple[float, int, str]) -> Traffic:
+        """Before the first request of a temperature and batch size."""
+        # more rows make drafting dearer, and a higher temperature makes it worse: no more than what that brought
+        easier = [
+            traffic.net.value
+            for (temperature, rows, kind), traffic in self.traffic.items()
+            if temperature <= key[0] and rows <= key[1] and kind == key[2]
+        ]
+        return Traffic(min([self._assumed_net(key[1]), *easier]))
 
     def _assumed_net(self, rows: int) -> float:
         """Tokens that drafting adds beyond its seconds, before any cycle is known: of chains, by their length."""

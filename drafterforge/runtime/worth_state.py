@@ -12,9 +12,7 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.errors import ArtifactError
 from drafterforge.runtime.averages import Mean
-from drafterforge.runtime.worth import LONGEST_PAUSE, SHORTEST_PAUSE, Traffic, Worth
-
-MEANS = ("net", "neural_gain", "accepted", "expected", "neural_net")  # of `Traffic`
+from drafterforge.runtime.worth import LONGEST_PAUSE, MEANS, SHORTEST_PAUSE, Traffic, Worth
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class TrafficState:
 
     temperature: float
     rows: int
+    kind: str
     net: MeanState
     neural_gain: MeanState
     accepted: MeanState
@@ -98,8 +97,8 @@ def save_state(worth: Worth, path: Path) -> None:
     """Write what `worth` has learned to a file that is either complete or absent."""
     single, arms = worth.costs.of(1, 1), worth.arms
     requests = [
-        TrafficState(temperature, rows, *(_state(getattr(traffic, name)) for name in MEANS), pause=traffic.pause)
-        for (temperature, rows), traffic in sorted(worth.traffic.items())
+        TrafficState(*key, *(_state(getattr(traffic, name)) for name in MEANS), pause=traffic.pause)
+        for key, traffic in sorted(worth.traffic.items())
     ]
     rates = [
         RateState(rows, tokens, seconds / worth.costs.of(rows, rows))
@@ -137,7 +136,7 @@ def load_state(worth: Worth, path: Path) -> None:
         for name in MEANS:
             _restore(getattr(traffic, name), getattr(saved, name))
         traffic.pause = saved.pause
-        worth.traffic[saved.temperature, saved.rows] = traffic
+        worth.traffic[saved.temperature, saved.rows, saved.kind] = traffic
     for rate in state.rates:
         worth.rates[rate.rows] = (rate.tokens, rate.passes * worth.costs.of(rate.rows, rate.rows))
 

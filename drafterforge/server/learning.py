@@ -145,6 +145,7 @@ class LearnedDrafters:
 
     def _change(self, record: LearnedRecord, joining: dict[str, Drafter]) -> None:
         self.router.drafters = record.drafters
+        self.pool.kinds = {name + self.suffix: kind for kind, name in record.drafters.items()}
         self.learned |= {version.name for version in record.versions}
         leaving = self.learned - set(record.drafters.values())
         for name in [name for name in self.pool.names if domain_of(name) in leaving]:

@@ -262,6 +262,20 @@ def test_prompts_are_read_where_that_pays_and_once_in_a_while(target, pool, name
     assert answers == expected and read == [False, False, False, True] * 2
 
 
+def test_requests_of_a_kind_have_averages_of_their_own(target, pool):
+    pool.router = SimpleNamespace(
+        kind="target",
+        label_shares=lambda names: np.zeros((0, len(names))),
+        advice=lambda text, features, names, tokenizer: np.eye(len(names))[1],
+    )
+    pool.kinds = {"second": "traffic-1"}
+    expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, 40)]
+    answers, _ = play_prompts(target, pool, PROMPTS)
+    assert answers == expected
+    weights = {kind: traffic.net.weight for (_, _, kind), traffic in pool.worth.traffic.items()}
+    assert weights["traffic-1"] > weights[""]  # of no request of these
+
+
 def test_a_drafter_that_looked_dear_on_a_busy_machine_is_tried_again(target, pool, monkeypatch):
     monkeypatch.setattr(auto_proposer, "MOST_UNREAD", 3)
     tried = []

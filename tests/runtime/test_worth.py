@@ -147,6 +147,18 @@ def test_what_did_not_pay_is_not_tried_in_larger_batches_or_at_higher_temperatur
     assert worth.row(0.0, 2).net.value < 5.0
 
 
+def test_a_kind_of_requests_begins_with_the_averages_of_the_rest_and_then_has_its_own():
+    worth = Worth(fresh(FLAT))
+    worth.row(0.0, 1).traffic.neural_gain.value = 0.4
+    row = worth.row(0.0, 1, "traffic-1")
+    assert row.neural_gain.value == 0.4
+    for _ in range(100):
+        row.traffic.neural_gain.add(2.0)
+    assert worth.row(0.0, 1).neural_gain.value == 0.4 and worth.row(0.0, 1, "traffic-1").neural_gain.value > 1.5
+    row.traffic.net.value = -0.2
+    assert worth.row(0.0, 2).net.value > 0.0  # what a kind has shown says nothing of larger batches of the rest
+
+
 def test_each_request_learns_how_far_its_probabilities_hold():
     worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.012, 0.040)))
     rows = {accepted: worth.row(0.0, 1) for accepted in (4, 1)}  # of 4 tokens promised

@@ -24,6 +24,7 @@ def new_worth(slower: float = 1.0) -> Worth:
 def learned() -> Worth:
     worth = new_worth()
     play(worth, 600, 0, 0.013)
+    worth.row(0.0, 1, "traffic-1")
     worth.arms.history("sql", "general", True).add(0.2, 0.01)
     worth.arms.add_drafting("sql", 0.002)
     worth.arms.read_s.value = 0.0005
@@ -41,8 +42,9 @@ def test_a_state_that_was_saved_decides_as_before(learned, tmp_path):
     assert drafts_at_first(restarted) and not drafts_at_first(learned)
     load_state(restarted, tmp_path / "new" / "state")
     assert not drafts_at_first(restarted)
-    assert restarted.traffic[0.0, 1].pause == learned.traffic[0.0, 1].pause
-    assert restarted.traffic[0.0, 1].net.value == learned.traffic[0.0, 1].net.value
+    assert restarted.traffic.keys() == learned.traffic.keys() == {(0.0, 1, ""), (0.0, 1, "traffic-1")}
+    assert restarted.traffic[0.0, 1, ""].pause == learned.traffic[0.0, 1, ""].pause
+    assert restarted.traffic[0.0, 1, ""].net.value == learned.traffic[0.0, 1, ""].net.value
     prior, expected = (worth.arms.history("sql", "general", True).prior() for worth in (restarted, learned))
     assert prior == expected and prior.mean > 0.0
 

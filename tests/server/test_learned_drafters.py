@@ -75,6 +75,15 @@ def test_a_pool_without_a_router_sorts_requests_by_the_learner_s(tmp_path, monke
     assert names[int(advice.argmax())] == "sql-traffic-v1"
 
 
+def test_requests_for_which_a_learned_drafter_is_advised_are_a_kind_of_their_own(drafters):
+    update_record(drafters.folder, lambda record: replace(record, versions=[VERSION]))
+    follow(drafters)
+    assert drafters.pool.kinds == {VERSION.name: "traffic-1"}
+    update_record(drafters.folder, lambda record: record.with_state(VERSION.name, LEFT))
+    follow(drafters)
+    assert drafters.pool.kinds == {}
+
+
 def test_a_change_that_was_not_made_yet_is_waited_for(drafters):
     queued = []
     versions = [VERSION, replace(VERSION, name="traffic-1-v2")]
