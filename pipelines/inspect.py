@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from drafterforge.artifacts.bundles import BUNDLE
 from drafterforge.artifacts.folder import open_artifact, restore_interrupted
 from drafterforge.artifacts.locate import folders_named
 from drafterforge.artifacts.manifest import MANIFEST, PARENT_KEYS, Manifest, is_entry
-from drafterforge.assembly.bundles import check_bundle, locate
-from drafterforge.bundle.card import how, summary
-from drafterforge.bundle.record import BUNDLE, BundleRecord
 from drafterforge.config.catalogue import flat
 from drafterforge.config.commands import InspectConfig
 from drafterforge.config.hints import plain_value
@@ -22,13 +21,14 @@ from drafterforge.errors import ArtifactError, ConfigError
 
 Config = InspectConfig
 PREFERRED = ("drafters", "bundles")  # if several artifacts share a name
+SHOWN_AS_PARENTS = ("answers", "parent")  # settings
 
 
-def run(cfg: Config) -> Manifest | BundleRecord:
+def run(cfg: Config) -> Any:
     path = find_by_name(cfg) or Path(cfg.path).expanduser()
     restore_interrupted(path)
     if (path / BUNDLE).is_file() or path.is_file():
-        return inspect_bundle(path)
+        return import_module("drafterforge.pipelines.inspect_bundle").run(path)  # which takes seconds to load
     kind = Manifest.read(path).kind if (path / "manifest.json").is_file() else "artifact"
     manifest = open_artifact(path, kind)
     table = Table(
@@ -47,14 +47,16 @@ def run(cfg: Config) -> Manifest | BundleRecord:
     for name, file in manifest.files.items():
         table.add_row(name, f"{file['bytes']:,} bytes")
     table.add_row("figures", _lines(manifest.metrics))
-    table.add_row("settings", _lines(manifest.config))
+    settings = {key: value for key, value in manifest.config.items() if key not in SHOWN_AS_PARENTS}
+    table.add_row("settings", _lines(settings))
     table_console().print(table)
     return manifest
 
 
 def _lines(values: Mapping[str, Any]) -> str:
-    """Nested values as `key=value`, one a line."""
-    return "\n".join(f"{key}={plain_value(value)}" for key, value in flat(values, "", {}).items())
+    """Nested values as `key=value`, one a line, without those that are not set."""
+    given = {key: value for key, value in flat(values, "", {}).items() if value not in (None, "", [])}
+    return "\n".join(f"{key}={f'{v:.5g}' if isinstance(v, float) else plain_value(v)}" for key, v in given.items())
 
 
 def find_by_name(cfg: Config) -> Path | None:
@@ -75,31 +77,3 @@ def find_by_name(cfg: Config) -> Path | None:
     if namesakes := [str(path) for path in folders if path not in preferred]:
         say(f"{preferred[0]}; others of this name: {', '.join(namesakes)}")
     return preferred[0]
-
-
-def inspect_bundle(path: Path) -> BundleRecord:
-    record = check_bundle(locate(path))
-    target, default = record.target, record.defaults
-    table = Table(title=f"bundle {record.name}: all files undamaged", title_justify="left", show_header=False)
-    source = target.model or "embedded default"
-    table.add_row("target", f"{target.name} ({source}), fingerprint {target.fingerprint}")
-    table.add_row("created", f"by drafterforge {record.drafterforge_version}; its newest part {record.created}")
-    table.add_row("digest", record.digest)
-    table.add_row("decodes", how(default).replace("`", ""))
-    table.add_row("drafters", ", ".join(default.drafters))
-    console = table_console()
-    console.print(table)
-    drafters = Table("drafter", "kind", "domain", "adds to", "bytes", "validation", "licence")
-    for entry in record.drafters:
-        size = sum(file.bytes for name, file in record.files.items() if name.startswith(f"{entry.path}/"))
-        length = entry.training.get("val_accept_length")
-        validation = f"{length:.2f}" if isinstance(length, int | float) else ""
-        cells = [entry.name, entry.kind, entry.domain, entry.base, f"{size:,}" if entry.path else ""]
-        drafters.add_row(*cells, validation, entry.licence or "not stated")
-    console.print(drafters)
-    parts = Table("part", "kind", "about")
-    for part in record.parts:
-        parts.add_row(part.name, part.kind, summary(part.about))
-    if record.parts:
-        console.print(parts)
-    return record

@@ -101,11 +101,11 @@ def show_status(cfg: Config) -> None:
     for error in filter(None, (record.error, learned.error)):
         table.add_row("error", error)
     table_console().print(table)
-    typed = target_flags(cfg)
+    typed = f"{target_flags(cfg)}{cfg.learn.folder_flag}"
     if learned.frozen:
         print(f"frozen; to go on learning, type `drafterforge learn thaw{typed}`")
     if num_answers >= cfg.learn.min_answers:
-        print(f"next: drafterforge train-drafter data=traffic path={folder}{typed}")
+        print(f"next: drafterforge train-drafter data=traffic path={folder}{target_flags(cfg)}")
     elif num_answers:
         print(f"next: serve further requests; an expert learns from {cfg.learn.min_answers} answers or more")
     else:
@@ -160,7 +160,7 @@ def export_learned(cfg: Config) -> None:
 def set_frozen(cfg: Config) -> None:
     """Freeze or thaw."""
     update_record(cfg.traffic_dir, lambda record: replace(record, frozen=cfg.action == "freeze"))
-    thaw = f"drafterforge learn thaw{target_flags(cfg)}"
+    thaw = f"drafterforge learn thaw{target_flags(cfg)}{cfg.learn.folder_flag}"
     print(f"no expert is learned until `{thaw}`" if cfg.action == "freeze" else "learning goes on")
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from drafterforge.assembly.engines import open_engine
-from drafterforge.config.hints import target_flags
+from drafterforge.config.hints import flags_for
 from drafterforge.config.progress import bar, say
 from drafterforge.config.serving import API_KEY, ServeConfig
 from drafterforge.errors import CheckFailedError, ConfigError
@@ -43,7 +43,8 @@ def run(cfg: Config) -> None:
         ready = f"{model} answers at {url}/v1, figures at {url}/metrics; Ctrl-C ends"
         if cfg.learn.record:
             folder = cfg.learn.traffic_dir(cfg.runs_dir, engine.target.name)
-            say(f"answers are recorded in {folder}; `drafterforge learn status{target_flags(cfg)}` shows how many")
+            typed = f"{flags_for(engine.target.settings, cfg.runs_dir)}{cfg.learn.folder_flag}"
+            say(f"answers are recorded in {folder}; `drafterforge learn status{typed}` shows how many")
         server = Server(app, cfg.grace_s, ready=lambda: say(ready))
         server.run([sock])
     if server.worker.dead:

@@ -70,7 +70,8 @@ def advisor(source: PoolSource, names: Sequence[str]) -> Router | None:
 
 def state_path(source: PoolSource, names: Sequence[str], invariant: bool) -> Path:
     """The file of what decisions learn with these hybrids on this device, in the cache folder."""
-    weights = [source.identity(part)[1] if source.drafter(part).folder else part for part in parts_of(names)]
+    parts = [part for part in parts_of(names) if part not in source.learned()]  # which come and go
+    weights = [source.identity(part)[1] if source.drafter(part).folder else part for part in parts]
     digest = hashlib.sha256("\0".join(weights).encode()).hexdigest()[:16]
     costs = costs_path(source.target, invariant)
     return costs.with_name(f"{costs.stem}-{digest}.state")

@@ -134,6 +134,9 @@ class BundleFolder:
     def unproven(self) -> list[str]:
         return []  # the bundle names all drafters of its pool
 
+    def learned(self) -> set[str]:
+        return set()  # a bundle has no traffic
+
     def other_taps(self) -> list[str]:
         return []  # opening a bundle refuses drafters of other taps
 

@@ -50,9 +50,9 @@ def report_left_out(source: PoolSource) -> None:
     report_other_taps(source)
     if names := source.unproven():
         say(
-            f"the pool leaves out {', '.join(names)}: on at least {MIN_VAL_PROMPTS} prompts of validation they must "
-            "beat the generalist and the drafter that they were trained from; "
-            "type pool.drafters=[NAME,...] to include them"
+            f"not in the pool: {', '.join(names)}, because no measurement shows that they gain anything over the "
+            f"generalist and the drafter that they were trained from, on at least {MIN_VAL_PROMPTS} prompts of "
+            "validation; pool.drafters=[NAME,...] includes them"
         )
 
 

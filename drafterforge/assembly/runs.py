@@ -71,6 +71,9 @@ class RunsFolder:
     def named(self) -> list[str]:
         return []
 
+    def learned(self) -> set[str]:
+        return learned_drafters(str(self.folder), self.target.name)
+
     def unproven(self) -> list[str]:
         """Experts that the default pool leaves out, because no measurement shows that they gain anything.
 
@@ -79,7 +82,7 @@ class RunsFolder:
         accepted. An expert that was trained from the start was never compared with the generalist, so it is left out if
         the target has a generalist.  What was learned from traffic drafts only once it has beaten all others there.
         """
-        learned = learned_drafters(str(self.folder), self.target.name)
+        learned = self.learned()
         manifests = {name: Manifest.read(self.find(name)) for name in self.names()}
         general = [name for name, manifest in manifests.items() if domain_of(manifest) == GENERAL]
         has_generalist = any("val_accept_length" in manifests[name].metrics for name in general)

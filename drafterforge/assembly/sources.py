@@ -38,6 +38,10 @@ class PoolSource(Protocol):
         """Drafters that the default pool leaves out, because no measurement shows that they gain anything."""
         ...
 
+    def learned(self) -> set[str]:
+        """Drafters that were learned from a server's traffic."""
+        ...
+
     def other_taps(self) -> list[str]:
         """Drafters that the default pool leaves out, because they read other layers than the target is tapped at."""
         ...

@@ -14,6 +14,7 @@ from drafterforge.config.checks import (
     require_share,
 )
 from drafterforge.config.fields import section, setting
+from drafterforge.config.hints import shell_value
 from drafterforge.config.target import TargetConfig
 
 ACTIONS = ("status", "run", "rollback", "freeze", "thaw", "export", "delete", "replay")  # of `drafterforge learn`
@@ -50,6 +51,11 @@ class LearnConfig:
         require_at_least("learn.held_out", self.held_out, 4)
         require_at_least("learn.min_answers", self.min_answers, 2 * self.held_out + self.held_out // 2)
         require(0 < self.cpu_share <= 1, f"learn.cpu_share must lie in (0, 1], got {self.cpu_share}")
+
+    @property
+    def folder_flag(self) -> str:
+        """What is typed, after a space, for a command to read the same folder."""
+        return f" learn.folder={shell_value(self.folder)}" if self.folder else ""
 
     def traffic_dir(self, runs_dir: str, target: str) -> Path:
         """The folder of what is recorded of a target's answers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
@@ -34,6 +35,7 @@ class AutoRow:
 
     text: RowText
     arms: RowArms
+    kind: str  # see `Pool`
     is_awake: bool  # whether the incumbent has read the text
     tries: bool = False  # whether the neural drafter drafts at first, to learn what it is worth
     worths: dict[int, RowWorth] = field(default_factory=dict)  # by number of rows decoded together
@@ -57,24 +59,32 @@ class ChoosingReader(PromptReader):
     """Chooses by the first part of a prompt which drafter reads it, and learns how long reading takes for a token."""
 
     def __init__(
-        self, states: ArmStates, read_s: Mean, choose: Callable[[Tensor, Tensor], RowArms], tries: bool = False
+        self,
+        states: ArmStates,
+        read_s: Mean,
+        choose: Callable[[Tensor, Tensor], RowArms],
+        pays: Callable[[RowArms], tuple[bool, bool]] = lambda arms: (True, False),
     ) -> None:
         """choose: the drafters of a request, for a text and its features as `read` takes them; the incumbent reads.
 
-        tries: see `AutoRow`.
+        pays: whether it does, and whether it only tries, see `AutoRow`.
         """
-        self.states, self.read_s, self.choose, self.tries = states, read_s, choose, tries
-        self.name, self.num_parts = "", 0
-        self.reader = PromptReader()  # of the drafter of this name
+        self.states, self.read_s, self.choose, self.pays = states, read_s, choose, pays
+        self.name, self.num_parts, self.tries = "", 0, False
+        self.reader = PromptReader()  # of the drafter of this name; empty: none reads
         self.arms: RowArms | None = None  # by the first part
 
     def read(self, text: Tensor, features: Tensor) -> None:
         """See `PromptReader`."""
         if self.arms is None:
             self.arms = self.choose(text, features)
-            self.name = self.arms.incumbent
-            self.reader = self.states.prompt_reader(self.name)
+            reads, self.tries = self.pays(self.arms)
+            if reads:
+                self.name = self.arms.incumbent
+                self.reader = self.states.prompt_reader(self.name)
         self.num_parts += 1
+        if not self.name:
+            return
         began = time.perf_counter()
         self.reader.read(text, features)
         self.read_s.add((time.perf_counter() - began) / len(features))
@@ -100,10 +110,8 @@ class AutoProposer(Proposer):
 
     def prompt_reader(self, request: Request | None = None) -> PromptReader:
         """See `Proposer`; the drafter that is expected to be the fastest reads prompts where that pays."""
-        pays = request is None or self._reading_pays(request)
-        if pays or self._is_tried(request):
-            return ChoosingReader(self.states, self.worth.arms.read_s, self._arms, tries=not pays)
-        return PromptReader()
+        given = [] if request is None else [partial(self._reading, request)]
+        return ChoosingReader(self.states, self.worth.arms.read_s, self._arms, *given)
 
     def _arms(self, text: Tensor, features: Tensor) -> RowArms:
         """The drafters of a new request; the incumbent is likely the fastest.  text, features: as of `admit`."""
@@ -115,39 +123,33 @@ class AutoProposer(Proposer):
         arms.incumbent = arms.best(self.worth.costs.of(count, count))
         return arms
 
-    def _row_of(self, request: Request) -> tuple[RowWorth, int]:
-        """What is known of requests like this one, and how many rows it would be decoded with, itself included."""
-        count = max(len(self.rows) + 1, round(self.worth.num_rows.value))
-        return self.worth.row(request.temperature, count), count
+    def _kind(self, arms: RowArms) -> str:
+        """The kind of a request, see `Pool`."""
+        return self.pool.kinds.get(arms.advised, "")
 
-    def _reading_pays(self, request: Request) -> bool:
-        row, count = self._row_of(request)
+    def _reading(self, request: Request, arms: RowArms) -> tuple[bool, bool]:
+        """Whether a drafter reads the prompt, and whether it does so although that does not seem to pay.
+
+        It does after many prompts that none has read.
+        """
+        count = max(len(self.rows) + 1, round(self.worth.num_rows.value))  # rows that it would be decoded with
+        row = self.worth.row(request.temperature, count, self._kind(arms))
         num_new = min(self.worth.arms.answer_tokens.value, request.max_new_tokens)
         pays = self.worth.reading_pays(row, request.num_tokens, num_new, count)
-        if pays:
-            row.traffic.num_unread = 0
-        return pays
+        if not pays and row.traffic.num_unread < MOST_UNREAD:
+            row.traffic.num_unread += 1
+            return False, False
+        row.traffic.num_unread = 0
+        if not pays:
+            self.worth.doubt_neural(row.traffic)
+        return True, not pays
 
-    def _is_tried(self, request: Request) -> bool:
-        """Whether a drafter reads a prompt although that does not seem to pay, after many that none has read."""
-        traffic = self._row_of(request)[0].traffic
-        if traffic.num_unread < MOST_UNREAD:
-            traffic.num_unread += 1
-            return False
-        traffic.num_unread = 0
-        self.worth.doubt_neural(traffic)
-        return True
-
-    def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
+    def join_row(self, reader: ChoosingReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`."""
-        is_awake = isinstance(reader, ChoosingReader)
-        arms = reader.arms if is_awake and reader.num_parts == 1 else self._arms(text, features)
-        if is_awake:
-            arms.incumbent = reader.name
-            row_text = self.states.join_row(reader.name, reader.reader, text, features)
-        else:
-            row_text = self.states.join_row("", reader, text, features)
-        self.rows.append(AutoRow(row_text, arms, is_awake, tries=is_awake and reader.tries))
+        arms = reader.arms if reader.num_parts == 1 else self._arms(text, features)
+        arms.incumbent = reader.name or arms.incumbent
+        row_text = self.states.join_row(reader.name, reader.reader, text, features)
+        self.rows.append(AutoRow(row_text, arms, self._kind(arms), is_awake=bool(reader.name), tries=reader.tries))
 
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""
@@ -164,7 +166,7 @@ class AutoProposer(Proposer):
         count = len(self.rows)
         for row, limit, temperature in zip(self.rows, record.limits, record.temperatures, strict=True):
             if count not in row.worths:
-                row.worths[count] = self.worth.row(temperature, count, self.pool.kinds.get(row.arms.advised, ""))
+                row.worths[count] = self.worth.row(temperature, count, row.kind)
                 row.worths[count].neural_tries = NEURAL_TRIES if row.tries else 0
                 row.tries = False
             row.worth, row.limit = row.worths[count], limit

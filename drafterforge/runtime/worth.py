@@ -9,8 +9,7 @@ Axes: B rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from copy import copy
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,12 +52,13 @@ class Traffic:
         self.pause = SHORTEST_PAUSE if net > 0.0 else UNLIKELY_PAUSE
         self.num_unread = 0  # requests in a row whose prompts no drafter has read
 
-    def copy(self) -> Traffic:
-        """What is known, as the prior of another kind of requests."""
-        traffic = copy(self)
+    def as_prior(self, net: float) -> Traffic:
+        """What another kind of requests begins with.  net: of it."""
+        traffic = Traffic(net)
         for name in MEANS:
             mean = getattr(self, name)
             setattr(traffic, name, Mean(mean.value, min(mean.weight, PRIOR), mean.horizon))
+        traffic.net.value = net
         return traffic
 
 
@@ -162,20 +162,27 @@ class Worth:
         """
         key = (round(temperature * 4) / 4, rows, kind)
         if key not in self.traffic:
-            self.traffic[key] = self.row(temperature, rows).traffic.copy() if kind else self._first_traffic(key)
+            self.traffic[key] = self._first_traffic(key)
         traffic = self.traffic[key]
         means = traffic.net, traffic.neural_gain, traffic.accepted, traffic.expected
         return RowWorth(traffic, *(Mean(mean.value, PRIOR, ROW_HORIZON) for mean in means), pause=traffic.pause)
 
+    def forget_kinds(self, kinds: Container[str]) -> None:
+        """Forget what is known of kinds of requests but these."""
+        self.traffic = {key: traffic for key, traffic in self.traffic.items() if not key[2] or key[2] in kinds}
+
     def _first_traffic(self, key: tuple[float, int, str]) -> Traffic:
-        """Before the first request of a temperature and batch size."""
+        """Before the first request of a temperature, batch size and kind."""
         # more rows make drafting dearer, and a higher temperature makes it worse: no more than what that brought
         easier = [
             traffic.net.value
             for (temperature, rows, kind), traffic in self.traffic.items()
             if temperature <= key[0] and rows <= key[1] and kind == key[2]
         ]
-        return Traffic(min([self._assumed_net(key[1]), *easier]))
+        if not key[2]:
+            return Traffic(min([self._assumed_net(key[1]), *easier]))
+        rest = self.row(*key[:2]).traffic
+        return rest.as_prior(min([rest.net.value, *easier]))
 
     def _assumed_net(self, rows: int) -> float:
         """Tokens that drafting adds beyond its seconds, before any cycle is known: of chains, by their length."""

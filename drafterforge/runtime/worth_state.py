@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.json_input import parse_as, read_json
@@ -119,7 +120,7 @@ def save_state(worth: Worth, path: Path) -> None:
 
 def load_state(worth: Worth, path: Path) -> None:
     """Begin `worth` with a saved state; ArtifactError, and no change, if there is none or it is damaged."""
-    state = parse_as(WorthState, read_json(path), str(path))
+    state = parse_as(WorthState, _with_new_keys(read_json(path)), str(path))
     _check(state, path)
     single, arms = worth.costs.of(1, 1), worth.arms
     for name, (mean, unit) in means_of(worth).items():
@@ -139,6 +140,13 @@ def load_state(worth: Worth, path: Path) -> None:
         worth.traffic[saved.temperature, saved.rows, saved.kind] = traffic
     for rate in state.rates:
         worth.rates[rate.rows] = (rate.tokens, rate.passes * worth.costs.of(rate.rows, rate.rows))
+
+
+def _with_new_keys(values: Any) -> Any:
+    """A state with the keys that those of earlier versions lack."""
+    if not isinstance(values, dict) or not isinstance(saved := values.get("traffic"), list):
+        return values
+    return values | {"traffic": [{"kind": ""} | entry if isinstance(entry, dict) else entry for entry in saved]}
 
 
 def _check(state: WorthState, path: Path) -> None:

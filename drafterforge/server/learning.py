@@ -160,6 +160,7 @@ class LearnedDrafters:
             except Exception as error:
                 self._leave_out(name, error)
         if self.pool.worth is not None:
+            self.pool.worth.forget_kinds(record.drafters)
             for version in record.of_state(JOINED):
                 if (name := version.name + self.suffix) in self.pool.names:
                     gain = math.log1p(version.base_gain)

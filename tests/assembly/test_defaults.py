@@ -11,7 +11,7 @@ import torch
 
 from drafterforge.artifacts.learned import JOINED, LEFT, LearnedVersion, update_record
 from drafterforge.artifacts.manifest import Manifest
-from drafterforge.assembly.build import advisor, auto_engine
+from drafterforge.assembly.build import advisor, auto_engine, state_path
 from drafterforge.assembly.defaults import default_drafters
 from drafterforge.assembly.pools import build_pool
 from drafterforge.assembly.runs import RunsFolder
@@ -120,12 +120,20 @@ def test_engines_begin_with_what_was_saved_for_their_drafter(runs, tmp_path, mon
     engine.generate([[7, 8, 9]], 12)
     assert traffic() == {}
     engine.save_state()
-    assert traffic().keys() == {(0.0, 1)} and traffic(carry=False) == {}
+    assert traffic().keys() == {(0.0, 1, "")} and traffic(carry=False) == {}
     auto_engine(folder(runs), RuntimeConfig())[0].save_state()  # opened without `carry`: changes nothing
-    assert traffic().keys() == {(0.0, 1)}
+    assert traffic().keys() == {(0.0, 1, "")}
     shutil.rmtree(runs.folder / "tiny" / "drafters" / "general")
     runs.full("general")  # other weights
     assert traffic() == {}
+
+
+def test_a_state_is_found_although_experts_of_traffic_have_joined(runs, monkeypatch):
+    alone, joined = ["general+retrieval"], ["general+retrieval", "sql+retrieval"]
+    before = state_path(folder(runs), alone, False)
+    assert state_path(folder(runs), joined, False) != before
+    monkeypatch.setattr(RunsFolder, "learned", lambda source: {"sql"})
+    assert state_path(folder(runs), joined, False) == before
 
 
 def test_a_pool_takes_experts_that_bettered_their_generalist_and_says_whom_it_leaves_out(runs, capsys):
@@ -135,7 +143,7 @@ def test_a_pool_takes_experts_that_bettered_their_generalist_and_says_whom_it_le
     assert folder(runs).unproven() == ["k8s", "math"]
     pool, _ = build_pool(PoolConfig(), RuntimeConfig(), folder(runs))
     assert pool.names == ["general", "sql", "store", "retrieval"]
-    assert "the pool leaves out k8s, math: " in capsys.readouterr().err
+    assert "not in the pool: k8s, math, because" in capsys.readouterr().err
     pool, _ = build_pool(PoolConfig(drafters=["general", "k8s"]), RuntimeConfig(), folder(runs))
     assert pool.names == ["general", "k8s"] and capsys.readouterr().err == ""
 
@@ -147,7 +155,7 @@ def test_an_expert_that_was_validated_on_few_prompts_is_left_out(runs, capsys):
     assert folder(runs).unproven() == ["few"]
     assert default_drafters(folder(runs)) == ["general+store", "math+store", "sql+store"]
     build_pool(PoolConfig(), RuntimeConfig(), folder(runs))
-    assert "the pool leaves out few: on at least" in capsys.readouterr().err
+    assert "not in the pool: few, because" in capsys.readouterr().err
 
 
 def test_an_expert_that_was_learned_from_traffic_and_joined_there_is_in_the_pool(runs):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -294,3 +296,15 @@ def test_inspect_prints_every_kind(trained, kind, capsys):
     assert main(["inspect", str(trained.artifact(kind))]) == 0
     output = capsys.readouterr().out
     assert f"{kind} sql: all files undamaged" in output and "tiny" in output
+    if kind == "drafters":
+        assert "parent" in output and "answers=" not in output and "null" not in output
+
+
+def test_a_path_of_nothing_is_told_without_loading_torch(tmp_path):
+    code = (
+        "import sys; from drafterforge.pipelines import inspect\n"
+        f"try: inspect.run(inspect.Config(path={str(tmp_path / 'x')!r}))\n"
+        "except Exception as error: print(type(error).__name__, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "ArtifactError False\n", done.stderr

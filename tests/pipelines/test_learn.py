@@ -88,7 +88,8 @@ def test_the_status_shows_what_is_recorded_and_delete_deletes_it(bench):
     assert status.code == 0 and f"{NUM_REQUESTS} now" in status.out and str(ring) in status.out
     flags = f"target=hf target.model={bench.target} target.name=tiny target.dtype=float32 runs_dir={bench.runs}"
     assert f"next: drafterforge train-drafter data=traffic path={ring} {flags}\n" in status.out
-    assert f"no expert is learned until `drafterforge learn thaw {flags}`" in bench("learn", "freeze").out
+    frozen = bench("learn", "freeze", f"learn.folder={ring}").out
+    assert f"no expert is learned until `drafterforge learn thaw {flags} learn.folder={ring}`" in frozen
     assert f"frozen; to go on learning, type `drafterforge learn thaw {flags}`" in bench("learn", "status").out
     done = bench("learn", "delete")
     assert done.code == 0 and used_bytes(ring) == 0

@@ -269,9 +269,12 @@ def test_requests_of_a_kind_have_averages_of_their_own(target, pool):
         advice=lambda text, features, names, tokenizer: np.eye(len(names))[1],
     )
     pool.kinds = {"second": "traffic-1"}
+    pool.worth.row(0.0, 1).traffic.neural_net.value = -1e3  # tokens: for the rest, no drafter reads a prompt
+    own = pool.worth.row(0.0, 1, "traffic-1").traffic
+    own.neural_net.value, own.net.value, pool.worth.arms.read_s.value = 9.0, 9.0, 1e-9
     expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, 40)]
-    answers, _ = play_prompts(target, pool, PROMPTS)
-    assert answers == expected
+    answers, read = play_prompts(target, pool, PROMPTS)
+    assert answers == expected and all(read)
     weights = {kind: traffic.net.weight for (_, _, kind), traffic in pool.worth.traffic.items()}
     assert weights["traffic-1"] > weights[""]  # of no request of these
 

@@ -156,7 +156,7 @@ def test_a_kind_of_requests_begins_with_the_averages_of_the_rest_and_then_has_it
         row.traffic.neural_gain.add(2.0)
     assert worth.row(0.0, 1).neural_gain.value == 0.4 and worth.row(0.0, 1, "traffic-1").neural_gain.value > 1.5
     row.traffic.net.value = -0.2
-    assert worth.row(0.0, 2).net.value > 0.0  # what a kind has shown says nothing of larger batches of the rest
+    assert worth.row(0.0, 2).net.value > 0.0 > worth.row(0.0, 2, "traffic-1").net.value
 
 
 def test_each_request_learns_how_far_its_probabilities_hold():

@@ -49,6 +49,16 @@ def test_a_state_that_was_saved_decides_as_before(learned, tmp_path):
     assert prior == expected and prior.mean > 0.0
 
 
+def test_a_state_of_before_there_were_kinds_is_read(learned, tmp_path):
+    save_state(learned, tmp_path / "state")
+    values = json.loads((tmp_path / "state").read_text())
+    for entry in values["traffic"]:
+        del entry["kind"]
+    (tmp_path / "state").write_text(json.dumps(values))
+    load_state(restarted := new_worth(), tmp_path / "state")
+    assert restarted.traffic.keys() == {(0.0, 1, "")}
+
+
 def test_seconds_are_those_of_the_machine_that_reads_them(learned, tmp_path):
     learned.neural_s.value = 0.005
     save_state(learned, tmp_path / "state")

@@ -16,6 +16,8 @@ from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ArtifactError
 from drafterforge.runtime.arms import ArmKnowledge, RowArms
 from drafterforge.runtime.pool import Pool
+from drafterforge.runtime.verify_costs import VerifyCosts
+from drafterforge.runtime.worth import Worth
 from drafterforge.server import learning
 from drafterforge.server.learning import LearnedDrafters, Learning
 from drafterforge.tree.grow import TreeShape
@@ -51,7 +53,7 @@ def test_a_record_in_a_folder_that_cannot_be_read_is_not_waited_for(drafters, mo
 
 def test_what_a_comparison_has_shown_is_expected_of_an_expert_that_joins(drafters, monkeypatch):
     arms = ArmKnowledge(0.01)
-    monkeypatch.setattr(drafters.pool, "worth", SimpleNamespace(arms=arms))
+    monkeypatch.setattr(drafters.pool, "worth", SimpleNamespace(arms=arms, forget_kinds=lambda kinds: None))
     update_record(drafters.folder, lambda record: replace(record, versions=[replace(VERSION, base_gain=0.2)]))
     follow(drafters)
     row = RowArms(arms, ["general", VERSION.name], advised=VERSION.name)
@@ -75,13 +77,16 @@ def test_a_pool_without_a_router_sorts_requests_by_the_learner_s(tmp_path, monke
     assert names[int(advice.argmax())] == "sql-traffic-v1"
 
 
-def test_requests_for_which_a_learned_drafter_is_advised_are_a_kind_of_their_own(drafters):
+def test_requests_for_which_a_learned_drafter_is_advised_are_a_kind_of_their_own(drafters, monkeypatch):
+    worth = Worth(VerifyCosts((1, 5, 16), (0.01, 0.011, 0.04)))
+    monkeypatch.setattr(drafters.pool, "worth", worth)
     update_record(drafters.folder, lambda record: replace(record, versions=[VERSION]))
     follow(drafters)
     assert drafters.pool.kinds == {VERSION.name: "traffic-1"}
+    worth.row(0.0, 1, "traffic-1")
     update_record(drafters.folder, lambda record: record.with_state(VERSION.name, LEFT))
     follow(drafters)
-    assert drafters.pool.kinds == {}
+    assert drafters.pool.kinds == {} and worth.traffic.keys() == {(0.0, 1, "")}
 
 
 def test_a_change_that_was_not_made_yet_is_waited_for(drafters):
