@@ -50,6 +50,7 @@ class Traffic:
         self.expected = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens that its probabilities promise
         self.neural_net = Mean(ASSUMED_NEURAL, 8.0, TRAFFIC_HORIZON)  # that the neural drafter adds beyond its seconds
         self.pause = SHORTEST_PAUSE if net > 0.0 else UNLIKELY_PAUSE
+        self.skipped = 0  # cycles of the request that was decoded last since it drafted, those before it included
         self.num_unread = 0  # requests in a row whose prompts no drafter has read
 
     def as_prior(self, net: float) -> Traffic:
@@ -165,7 +166,7 @@ class Worth:
             self.traffic[key] = self._first_traffic(key)
         traffic = self.traffic[key]
         means = traffic.net, traffic.neural_gain, traffic.accepted, traffic.expected
-        return RowWorth(traffic, *(Mean(mean.value, PRIOR, ROW_HORIZON) for mean in means), pause=traffic.pause)
+        return RowWorth(traffic, *(Mean(mean.value, PRIOR, ROW_HORIZON) for mean in means), traffic.skipped, traffic.pause)
 
     def forget_kinds(self, kinds: Container[str]) -> None:
         """Forget what is known of kinds of requests but these."""
@@ -278,6 +279,7 @@ class Worth:
                         state.expected.add(record.tree.expected[index])
             else:
                 row.skipped += 1
+                row.traffic.skipped = row.skipped
         for part in limits:
             if neural := [row for row in part.rows if row.uses_neural]:
                 self._learn_neural_costs(neural, record, part)
@@ -291,7 +293,7 @@ class Worth:
         elif row.probes or row.skipped:
             row.pause = min(2 * row.pause, LONGEST_PAUSE)
         row.traffic.pause = row.pause
-        row.skipped = 0
+        row.skipped = row.traffic.skipped = 0
         row.neural_skipped = 0 if row.uses_neural else row.neural_skipped + 1
         row.neural_tries = max(row.neural_tries - 1, 0)
         if row.uses_neural and row.ignorance >= LEAST_IGNORANCE:

@@ -93,6 +93,13 @@ def test_a_row_that_gains_nothing_decodes_plainly_and_tries_again_ever_more_rare
     assert SHORTEST_PAUSE < pauses.max() <= LONGEST_PAUSE + 1 and (np.diff(pauses) >= 0).all()
 
 
+def test_short_answers_try_again_too():
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.020, 0.040)))
+    tries = [sum(play(worth, 40, 0, 0.020)) for _ in range(100)]
+    assert 5 < sum(tries[50:]) < 20  # of 2,000 cycles, with pauses of at most 256
+    assert any(all(play(worth, 40, 4, 0.012)) for _ in range(200))  # once tries have shown that drafting pays
+
+
 def test_a_row_that_gains_always_drafts():
     assert all(play(Worth(VerifyCosts((1, 5, 16), (0.010, 0.012, 0.040))), 300, 2, 0.012))
 
