@@ -166,7 +166,8 @@ class Worth:
             self.traffic[key] = self._first_traffic(key)
         traffic = self.traffic[key]
         means = traffic.net, traffic.neural_gain, traffic.accepted, traffic.expected
-        return RowWorth(traffic, *(Mean(mean.value, PRIOR, ROW_HORIZON) for mean in means), traffic.skipped, traffic.pause)
+        priors = [Mean(mean.value, PRIOR, ROW_HORIZON) for mean in means]
+        return RowWorth(traffic, *priors, traffic.skipped, traffic.pause)
 
     def forget_kinds(self, kinds: Container[str]) -> None:
         """Forget what is known of kinds of requests but these."""
