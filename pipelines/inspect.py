@@ -55,8 +55,12 @@ def run(cfg: Config) -> Any:
 
 def _lines(values: Mapping[str, Any]) -> str:
     """Nested values as `key=value`, one a line, without those that are not set."""
-    given = {key: value for key, value in flat(values, "", {}).items() if value not in (None, "", [])}
-    return "\n".join(f"{key}={f'{v:.5g}' if isinstance(v, float) else plain_value(v)}" for key, v in given.items())
+    texts = {
+        key: f"{value:.5g}" if isinstance(value, float) else plain_value(value)
+        for key, value in flat(values, "", {}).items()
+        if value not in (None, "", [])
+    }
+    return "\n".join(f"{key}={text}" for key, text in texts.items())
 
 
 def find_by_name(cfg: Config) -> Path | None:

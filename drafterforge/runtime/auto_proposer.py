@@ -55,6 +55,11 @@ def reordered(tree: Tree, rows: Sequence[int]) -> Tree:
     return Tree(tree.tokens[rows], tree.parents[rows], tree.levels[rows], expected, proposals)
 
 
+def always_reads(arms: RowArms) -> tuple[bool, bool]:
+    """A drafter reads the prompt, and not as a trial, see `AutoProposer._reading`."""
+    return True, False
+
+
 class ChoosingReader(PromptReader):
     """Chooses by the first part of a prompt which drafter reads it, and learns how long reading takes for a token."""
 
@@ -63,7 +68,7 @@ class ChoosingReader(PromptReader):
         states: ArmStates,
         read_s: Mean,
         choose: Callable[[Tensor, Tensor], RowArms],
-        pays: Callable[[RowArms], tuple[bool, bool]] = lambda arms: (True, False),
+        pays: Callable[[RowArms], tuple[bool, bool]],
     ) -> None:
         """choose: the drafters of a request, for a text and its features as `read` takes them; the incumbent reads.
 
@@ -110,8 +115,8 @@ class AutoProposer(Proposer):
 
     def prompt_reader(self, request: Request | None = None) -> PromptReader:
         """See `Proposer`; the drafter that is expected to be the fastest reads prompts where that pays."""
-        given = [] if request is None else [partial(self._reading, request)]
-        return ChoosingReader(self.states, self.worth.arms.read_s, self._arms, *given)
+        reading = always_reads if request is None else partial(self._reading, request)
+        return ChoosingReader(self.states, self.worth.arms.read_s, self._arms, reading)
 
     def _arms(self, text: Tensor, features: Tensor) -> RowArms:
         """The drafters of a new request; the incumbent is likely the fastest.  text, features: as of `admit`."""

@@ -270,8 +270,8 @@ def test_requests_of_a_kind_have_averages_of_their_own(target, pool):
     )
     pool.kinds = {"second": "traffic-1"}
     pool.worth.row(0.0, 1).traffic.neural_net.value = -1e3  # tokens: for the rest, no drafter reads a prompt
-    own = pool.worth.row(0.0, 1, "traffic-1").traffic
-    own.neural_net.value, own.net.value, pool.worth.arms.read_s.value = 9.0, 9.0, 1e-9
+    learned = pool.worth.row(0.0, 1, "traffic-1").traffic
+    learned.neural_net.value, learned.net.value, pool.worth.arms.read_s.value = 9.0, 9.0, 1e-9
     expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, 40)]
     answers, read = play_prompts(target, pool, PROMPTS)
     assert answers == expected and all(read)
