@@ -11,7 +11,8 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from drafterforge.artifacts.learned import delete_texts
-from drafterforge.assembly.runs import RunsFolder
+from drafterforge.assembly.runs import RunsFolder, is_generalist
+from drafterforge.config.hints import flags_for
 from drafterforge.config.progress import say
 from drafterforge.config.serving import ServeConfig
 from drafterforge.errors import DrafterforgeError, PromptTooLongError, quote
@@ -80,7 +81,11 @@ class Service:
             return None
         command = learn_command(self.cfg.learn, target.settings, runs_dir, folder)
         process = LearnerProcess(command, folder) if self.cfg.learn.train else None
-        drafters = LearnedDrafters(self.engine, RunsFolder(runs_dir, target, quiet=True), folder)
+        runs = RunsFolder(runs_dir, target, quiet=True)
+        if self.cfg.learn.train and not any(is_generalist(runs.find(name)) for name in runs.names()):
+            typed = f"drafterforge train-drafter domain=general{flags_for(target.settings, runs_dir)}"
+            say(f"learn=on trains no expert until {runs_dir} has a generalist, to which experts add; type `{typed}`")
+        drafters = LearnedDrafters(self.engine, runs, folder)
         return Learning(drafters, process, clear)
 
     def start(self) -> None:

@@ -15,8 +15,10 @@ from drafterforge.data.served import served_rows, served_shards
 from drafterforge.data.stream import erase_stream
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.runtime.engine import Engine
+from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.rows import Generation
 from drafterforge.server import service
+from drafterforge.server.learning import LearnerProcess
 from tests.server.conftest import HTTP, SHAPE, eventually, pool_of, serving
 
 pytestmark = pytest.mark.slow  # whole programs
@@ -128,6 +130,10 @@ def test_a_server_that_only_records_says_so_and_deletes_what_a_killed_one_left(s
     ]
     with serving(Engine(speaking, Retrieval(), SHAPE), learn=learning(tmp_path)):
         assert len(lines) == 1
+    monkeypatch.setattr(LearnerProcess, "watch", lambda process: "running")
+    pool = Pool({"retrieval": Retrieval()}, "static")
+    with serving(Engine(speaking, pool, SHAPE), learn=replace(learning(tmp_path), train=True)):
+        assert "trains no expert until " in lines[-1] and "type `drafterforge train-drafter domain=general" in lines[-1]
 
 
 def test_learn_off_writes_no_file(speaking, tmp_path, monkeypatch):
