@@ -70,8 +70,7 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "890451fb99db": "5fd11ae5484c",  # selectors: pools of one drafter
     "349ceaca1a3a": "890451fb99db",  # selectors: states name their drafters
     "af88f7d20e38": "2c4851138c3e",  # router: which router sorts served traffic
-    "2f5bf96a756f": "d8a5a86d07a3",  # auto: learned kinds of requests; tries where drafting never pays: in no figure
-    "dd7138b6e8d0": "df33e5639cd5",  # runtime: the same
+    "dd7138b6e8d0": "df33e5639cd5",  # runtime: kinds of requests that a server has learned
 }
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")
 CHOOSERS = ("", "none", "static", "oracle")  # selectors and schedulers that run no code of their room

@@ -34,7 +34,9 @@ ASSUMED_NEURAL = 0.3  # tokens that the neural drafter adds beyond its seconds, 
 MOST_UNREAD = 64  # requests in a row whose prompts no drafter reads; then one does, to learn what it is worth
 ASSUMED_DRAFTING = 0.25  # seconds of drafting, in those of a pass of one node
 PRIOR = 24.0  # cycles that the averages of earlier requests count for in a new one
+MOST_TIMES = 4.0  # seconds that exceed the usual ones by this factor count as this multiple: another program ran
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
+LEAST_COST = 0.1  # of a pass of one node: what a cost is at least, where its multiples are compared
 LEAST_IGNORANCE = 0.2  # below it a cycle says little about the neural drafter
 MEANS = ("net", "neural_gain", "accepted", "expected", "neural_net")  # of `Traffic`
 
@@ -255,11 +257,11 @@ class Worth:
         batch, count = record.tree.tokens.shape
         self.num_rows.add(batch)
         passing = record.seconds["verify"] + record.seconds["host"]
+        pass_s = self.costs.of(batch * count, batch)
         self.costs.learn(batch * count, batch, passing)
-        tokens, seconds = (
-            sum(map(len, record.emitted)),
-            sum(record.seconds[step] for step in ("draft", "verify", "select", "schedule", "host")),
-        )
+        tokens, passing = sum(map(len, record.emitted)), min(passing, MOST_TIMES * pass_s)
+        beside = sum(record.seconds[step] for step in ("draft", "select", "schedule"))
+        seconds = passing + min(beside, MOST_TIMES * max(pass_s, batch * self.neural_cycle_s))
         decay = 1.0 - 1.0 / RATE_HORIZON
         old_tokens, old_seconds = self.rates.get(batch, (0.0, 0.0))
         self.rates[batch] = (decay * old_tokens + tokens, decay * old_seconds + seconds)
@@ -305,12 +307,16 @@ class Worth:
     def _learn_neural_costs(self, neural: Sequence[RowWorth], record: CycleRecord, limits: CycleLimits) -> None:
         """Learn the seconds of the neural drafter and of a level."""
         batch, count = record.tree.tokens.shape
+        least_s = LEAST_COST * self.costs.of(1, 1)
         verifying = (self.costs.of(batch * count, batch) - self.costs.of(batch, batch)) / batch
         drafting = (limits.ended - limits.clock[0] - limits.reading) / len(neural)
+        drafting = min(drafting, MOST_TIMES * max(self.neural_s.value, least_s))
         self.neural_s.add(drafting + verifying)
         if not limits.catches_up:
-            self.reading_s.add(limits.reading / len(neural))
+            reading = limits.reading / len(neural)
+            self.reading_s.add(min(reading, MOST_TIMES * max(self.reading_s.value, least_s)))
         self.arms.add_drafting(limits.drafter, drafting)
         self.num_levels.add(max(len(limits.clock) - 1, 1))
         if len(limits.clock) > 2:
-            self.level_s.add((limits.clock[-1] - limits.clock[1]) / (len(limits.clock) - 2))
+            level = (limits.clock[-1] - limits.clock[1]) / (len(limits.clock) - 2)
+            self.level_s.add(min(level, MOST_TIMES * max(self.level_s.value, least_s)))

@@ -93,6 +93,28 @@ def test_a_row_that_gains_nothing_decodes_plainly_and_tries_again_ever_more_rare
     assert SHORTEST_PAUSE < pauses.max() <= LONGEST_PAUSE + 1 and (np.diff(pauses) >= 0).all()
 
 
+def test_a_moment_in_which_another_program_ran_changes_little():
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
+    row = worth.row(0.0, 1)
+    row.drafts = row.uses_neural = True
+
+    def cycle(seconds: float) -> None:
+        limits = worth.limits([row], 1, 5, "eagle")
+        limits.clock, limits.reading, limits.ended = [0.0, seconds / 2], 0.0, seconds
+        worth.learn([row], finished_cycle(5, 2, 0.011, seconds), [limits])
+
+    for _ in range(100):
+        cycle(0.004)
+    before = worth.neural_cycle_s, row.net.value, worth.rate(1)
+    cycle(0.800)
+    assert (
+        worth.neural_cycle_s < 1.1 * before[0] and row.net.value > 0.8 * before[1] and worth.rate(1) > 0.9 * before[2]
+    )
+    for _ in range(100):
+        cycle(0.040)  # what stays is learned
+    assert worth.neural_cycle_s > 0.030
+
+
 def test_short_answers_try_again_too():
     worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.020, 0.040)))
     tries = [sum(play(worth, 40, 0, 0.020)) for _ in range(100)]
