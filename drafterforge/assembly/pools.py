@@ -50,9 +50,8 @@ def report_left_out(source: PoolSource) -> None:
     report_other_taps(source)
     if names := source.unproven():
         say(
-            f"not in the pool: {', '.join(names)}, because no measurement shows that they gain anything over the "
-            f"generalist and the drafter that they were trained from, on at least {MIN_VAL_PROMPTS} prompts of "
-            "validation; pool.drafters=[NAME,...] includes them"
+            f"not in the pool: {', '.join(names)}: on {MIN_VAL_PROMPTS} or more validation prompts, none was shown to "
+            "beat the generalist and the drafter that it was trained from; pool.drafters=[NAME,...] includes them"
         )
 
 

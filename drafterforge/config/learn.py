@@ -54,7 +54,7 @@ class LearnConfig:
 
     @property
     def folder_flag(self) -> str:
-        """What is typed, after a space, for a command to read the same folder."""
+        """The key, after a space, that makes a command read the same folder."""
         return f" learn.folder={shell_value(self.folder)}" if self.folder else ""
 
     def traffic_dir(self, runs_dir: str, target: str) -> Path:

@@ -70,7 +70,8 @@ class ArmKnowledge:
         """pass_s: seconds of a target pass of one node."""
         self.gains: dict[tuple[str, str, bool], GainHistory] = {}  # of a drafter over another; whether it was advised
         self.draft_s: dict[str, Mean] = {}  # seconds in which each drafter drafts for a row
-        self.read_s = Mean(0.01 * pass_s, 1.0, REQUEST_HORIZON)  # seconds in which a drafter reads a token
+        self.assumed_read_s = 0.01 * pass_s
+        self.read_s = Mean(self.assumed_read_s, 1.0, REQUEST_HORIZON)  # seconds in which a drafter reads a token
         self.noise = Mean(1.0, 1.0, REQUEST_HORIZON)  # variance of a comparison, times its tokens
         self.answer_tokens = Mean(64.0, 1.0, REQUEST_HORIZON)
 
@@ -94,6 +95,10 @@ class ArmKnowledge:
         if name not in self.draft_s or reference not in self.draft_s:
             return 0.0
         return self.draft_s[name].value - self.draft_s[reference].value
+
+    def add_reading(self, seconds: float) -> None:
+        """Learn in how many seconds a drafter reads a token."""
+        self.read_s.add_seconds(seconds, self.assumed_read_s)
 
     def add_drafting(self, name: str, seconds: float) -> None:
         """Learn how long a drafter drafts for a row."""

@@ -18,7 +18,7 @@ from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.proposer import PromptReader, Proposer, Request
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.runtime.arm_states import ArmStates, RowText, WakingRow
-from drafterforge.runtime.arms import WINDOW, RowArms, Stakes, common_lengths
+from drafterforge.runtime.arms import WINDOW, ArmKnowledge, RowArms, Stakes, common_lengths
 from drafterforge.runtime.averages import Mean
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import ROOT_ALONE, bounds
@@ -26,6 +26,7 @@ from drafterforge.runtime.worth import MOST_UNREAD, NEURAL_TRIES, CycleLimits, R
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import join_trees
 
+MOST_AT_ONCE = 512  # tokens of a prompt that a drafter reads between two cycles of other rows
 SHARE_HORIZON = 64.0  # drafting cycles over which the share of those with the neural drafter averages
 
 
@@ -61,38 +62,51 @@ def always_reads(arms: RowArms) -> tuple[bool, bool]:
 
 
 class ChoosingReader(PromptReader):
-    """Chooses by the first part of a prompt which drafter reads it, and learns how long reading takes for a token."""
+    """Chooses which drafter reads a prompt, and learns how long reading takes for a token.
+
+    It chooses once it has all of the prompt, or `MOST_AT_ONCE` tokens of it: other rows wait while these are read.
+    """
 
     def __init__(
         self,
         states: ArmStates,
-        read_s: Mean,
+        knowledge: ArmKnowledge,
         choose: Callable[[Tensor, Tensor], RowArms],
         pays: Callable[[RowArms], tuple[bool, bool]],
+        num_tokens: int = 0,
     ) -> None:
         """choose: the drafters of a request, for a text and its features as `read` takes them; the incumbent reads.
 
-        pays: whether it does, and whether it only tries, see `AutoRow`.
+        pays: whether it does, and whether it only tries, see `AutoRow`.  num_tokens: of the prompt; 0: `read` gets all.
         """
-        self.states, self.read_s, self.choose, self.pays = states, read_s, choose, pays
-        self.name, self.num_parts, self.tries = "", 0, False
+        self.states, self.knowledge, self.num_tokens = states, knowledge, num_tokens
+        self.choose, self.pays = choose, pays
+        self.name, self.tries = "", False
         self.reader = PromptReader()  # of the drafter of this name; empty: none reads
-        self.arms: RowArms | None = None  # by the first part
+        self.parts: list[Tensor] = []  # of the features, unread
+        self.arms: RowArms | None = None
+        self.is_complete = False  # whether it had all of the prompt when it chose
 
     def read(self, text: Tensor, features: Tensor) -> None:
         """See `PromptReader`."""
+        self.parts.append(features)
         if self.arms is None:
-            self.arms = self.choose(text, features)
+            if len(text) <= min(self.num_tokens, MOST_AT_ONCE):
+                return
+            self.arms, self.is_complete = self.choose(text, features), len(text) > self.num_tokens
             reads, self.tries = self.pays(self.arms)
             if reads:
                 self.name = self.arms.incumbent
                 self.reader = self.states.prompt_reader(self.name)
-        self.num_parts += 1
+        parts, self.parts = self.parts, []
         if not self.name:
             return
-        began = time.perf_counter()
-        self.reader.read(text, features)
-        self.read_s.add((time.perf_counter() - began) / len(features))
+        began, count = time.perf_counter(), sum(map(len, parts))
+        end = len(text) - 1 - count
+        for part in parts:
+            end += len(part)
+            self.reader.read(text[: end + 1], part)
+        self.knowledge.add_reading((time.perf_counter() - began) / count)
 
 
 class AutoProposer(Proposer):
@@ -116,7 +130,8 @@ class AutoProposer(Proposer):
     def prompt_reader(self, request: Request | None = None) -> PromptReader:
         """See `Proposer`; the drafter that is expected to be the fastest reads prompts where that pays."""
         reading = always_reads if request is None else partial(self._reading, request)
-        return ChoosingReader(self.states, self.worth.arms.read_s, self._arms, reading)
+        num_tokens = 0 if request is None else request.num_tokens
+        return ChoosingReader(self.states, self.worth.arms, self._arms, reading, num_tokens)
 
     def _arms(self, text: Tensor, features: Tensor) -> RowArms:
         """The drafters of a new request; the incumbent is likely the fastest.  text, features: as of `admit`."""
@@ -135,7 +150,7 @@ class AutoProposer(Proposer):
     def _reading(self, request: Request, arms: RowArms) -> tuple[bool, bool]:
         """Whether a drafter reads the prompt, and whether it does so although that does not seem to pay.
 
-        It does after many prompts that none has read.
+        After many unread prompts one is read anyway.
         """
         count = max(len(self.rows) + 1, round(self.worth.num_rows.value))  # rows that it would be decoded with
         row = self.worth.row(request.temperature, count, self._kind(arms))
@@ -151,7 +166,7 @@ class AutoProposer(Proposer):
 
     def join_row(self, reader: ChoosingReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`."""
-        arms = reader.arms if reader.num_parts == 1 else self._arms(text, features)
+        arms = reader.arms if reader.is_complete else self._arms(text, features)
         arms.incumbent = reader.name or arms.incumbent
         row_text = self.states.join_row(reader.name, reader.reader, text, features)
         self.rows.append(AutoRow(row_text, arms, self._kind(arms), is_awake=bool(reader.name), tries=reader.tries))
@@ -255,7 +270,7 @@ class AutoProposer(Proposer):
         chunk = kernels_of(row.text.features[0]).prompt_chunk
         awake = self.states.advance(row.waking, row.text, chunk)
         seconds = time.perf_counter() - began
-        self.worth.arms.read_s.add(seconds / (row.waking.count - before))
+        self.worth.arms.add_reading(seconds / (row.waking.count - before))
         if not awake:
             return
         waking, row.waking, incumbent, stakes = row.waking, None, row.arms.incumbent, self._stakes(row)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MOST_TIMES = 4.0  # of what is usual, that seconds count as at most
+
 
 class Mean:
     """A mean that forgets: of all values at first, then of about the last `horizon`."""
@@ -14,3 +16,10 @@ class Mean:
         """Add a value."""
         self.weight = min(self.weight + 1.0, self.horizon)
         self.value += (value - self.value) / self.weight
+
+    def add_seconds(self, seconds: float, least: float) -> None:
+        """Add a duration, as at most `MOST_TIMES` the mean: a longer one means that another program ran.
+
+        least: what the mean counts as at least.
+        """
+        self.add(min(seconds, MOST_TIMES * max(self.value, least)))

@@ -20,7 +20,7 @@ from torch import Tensor
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.limits import DraftLimits
 from drafterforge.runtime.arms import ArmKnowledge
-from drafterforge.runtime.averages import Mean
+from drafterforge.runtime.averages import MOST_TIMES, Mean
 from drafterforge.runtime.verify_costs import VerifyCosts
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256  # cycles without drafting before it is tried again
@@ -34,9 +34,8 @@ ASSUMED_NEURAL = 0.3  # tokens that the neural drafter adds beyond its seconds, 
 MOST_UNREAD = 64  # requests in a row whose prompts no drafter reads; then one does, to learn what it is worth
 ASSUMED_DRAFTING = 0.25  # seconds of drafting, in those of a pass of one node
 PRIOR = 24.0  # cycles that the averages of earlier requests count for in a new one
-MOST_TIMES = 4.0  # seconds that exceed the usual ones by this factor count as this multiple: another program ran
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
-LEAST_COST = 0.1  # of a pass of one node: what a cost is at least, where its multiples are compared
+LEAST_COST = 0.1  # of a pass of one node, see `Mean.add_seconds`
 LEAST_IGNORANCE = 0.2  # below it a cycle says little about the neural drafter
 MEANS = ("net", "neural_gain", "accepted", "expected", "neural_net")  # of `Traffic`
 
@@ -52,12 +51,14 @@ class Traffic:
         self.expected = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens that its probabilities promise
         self.neural_net = Mean(ASSUMED_NEURAL, 8.0, TRAFFIC_HORIZON)  # that the neural drafter adds beyond its seconds
         self.pause = SHORTEST_PAUSE if net > 0.0 else UNLIKELY_PAUSE
-        self.skipped = 0  # cycles of the request that was decoded last since it drafted, those before it included
+        self.skipped = 0  # cycles since one drafted, counted on from request to request
+        self.neural_skipped = 0  # drafting cycles since the neural drafter ran, counted likewise
         self.num_unread = 0  # requests in a row whose prompts no drafter has read
 
     def as_prior(self, net: float) -> Traffic:
-        """What another kind of requests begins with.  net: of it."""
+        """What another kind of requests begins with.  net: assumed for that kind."""
         traffic = Traffic(net)
+        traffic.num_unread = MOST_UNREAD  # its first request shows what its drafter is worth
         for name in MEANS:
             mean = getattr(self, name)
             setattr(traffic, name, Mean(mean.value, min(mean.weight, PRIOR), mean.horizon))
@@ -161,7 +162,7 @@ class Worth:
     def row(self, temperature: float, rows: int, kind: str = "") -> RowWorth:
         """The state of a request among `rows`; it begins with the averages of earlier requests.
 
-        kind: of requests with averages of their own, which begin with those of the rest; empty: the rest.
+        kind: has averages of its own, which start from those of requests without a kind; empty: no kind.
         """
         key = (round(temperature * 4) / 4, rows, kind)
         if key not in self.traffic:
@@ -169,7 +170,8 @@ class Worth:
         traffic = self.traffic[key]
         means = traffic.net, traffic.neural_gain, traffic.accepted, traffic.expected
         priors = [Mean(mean.value, PRIOR, ROW_HORIZON) for mean in means]
-        return RowWorth(traffic, *priors, traffic.skipped, traffic.pause)
+        skipped = {"skipped": traffic.skipped, "neural_skipped": traffic.neural_skipped}
+        return RowWorth(traffic, *priors, pause=traffic.pause, **skipped)
 
     def forget_kinds(self, kinds: Container[str]) -> None:
         """Forget what is known of kinds of requests but these."""
@@ -203,7 +205,8 @@ class Worth:
 
     def doubt_neural(self, traffic: Traffic) -> None:
         """Let the next cycles with the neural drafter outweigh what earlier ones have shown."""
-        for mean in (self.neural_s, self.reading_s, self.level_s, traffic.neural_net, traffic.neural_gain):
+        seconds = self.neural_s, self.reading_s, self.level_s, self.arms.read_s
+        for mean in (*seconds, traffic.neural_net, traffic.neural_gain):
             mean.weight = min(mean.weight, STALE)
 
     def reading_pays(self, row: RowWorth, num_tokens: int, num_new: float, rows: int) -> bool:
@@ -297,7 +300,7 @@ class Worth:
             row.pause = min(2 * row.pause, LONGEST_PAUSE)
         row.traffic.pause = row.pause
         row.skipped = row.traffic.skipped = 0
-        row.neural_skipped = 0 if row.uses_neural else row.neural_skipped + 1
+        row.neural_skipped = row.traffic.neural_skipped = 0 if row.uses_neural else row.neural_skipped + 1
         row.neural_tries = max(row.neural_tries - 1, 0)
         if row.uses_neural and row.ignorance >= LEAST_IGNORANCE:
             gain = (added - row.retrieved) / row.ignorance
@@ -310,13 +313,10 @@ class Worth:
         least_s = LEAST_COST * self.costs.of(1, 1)
         verifying = (self.costs.of(batch * count, batch) - self.costs.of(batch, batch)) / batch
         drafting = (limits.ended - limits.clock[0] - limits.reading) / len(neural)
-        drafting = min(drafting, MOST_TIMES * max(self.neural_s.value, least_s))
-        self.neural_s.add(drafting + verifying)
+        self.neural_s.add_seconds(drafting + verifying, least_s)
         if not limits.catches_up:
-            reading = limits.reading / len(neural)
-            self.reading_s.add(min(reading, MOST_TIMES * max(self.reading_s.value, least_s)))
+            self.reading_s.add_seconds(limits.reading / len(neural), least_s)
         self.arms.add_drafting(limits.drafter, drafting)
         self.num_levels.add(max(len(limits.clock) - 1, 1))
         if len(limits.clock) > 2:
-            level = (limits.clock[-1] - limits.clock[1]) / (len(limits.clock) - 2)
-            self.level_s.add(min(level, MOST_TIMES * max(self.level_s.value, least_s)))
+            self.level_s.add_seconds((limits.clock[-1] - limits.clock[1]) / (len(limits.clock) - 2), least_s)

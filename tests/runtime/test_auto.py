@@ -15,7 +15,8 @@ from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
 from drafterforge.runtime import auto_proposer
 from drafterforge.runtime.arm_states import ArmStates
-from drafterforge.runtime.auto_proposer import AutoProposer
+from drafterforge.runtime.arms import ArmKnowledge
+from drafterforge.runtime.auto_proposer import AutoProposer, ChoosingReader
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
@@ -260,6 +261,24 @@ def test_prompts_are_read_where_that_pays_and_once_in_a_while(target, pool, name
     pool.worth.arms.read_s.value, pool.worth.arms.read_s.weight = 1e3, 1e9  # seconds
     answers, read = play_prompts(target, pool, PROMPTS * 2)
     assert answers == expected and read == [False, False, False, True] * 2
+
+
+@pytest.mark.parametrize(("most", "length"), [(512, 9), (4, 7)])
+def test_the_complete_prompt_or_much_of_it_decides_who_reads(most, length, monkeypatch):
+    monkeypatch.setattr(auto_proposer, "MOST_AT_ONCE", most)
+    lengths, read = [], []
+
+    def choose(text, features):
+        lengths.append(len(text))
+        return SimpleNamespace(incumbent="first")
+
+    drafter = SimpleNamespace(read=lambda text, features: read.append((len(text), len(features))))
+    states, pays = SimpleNamespace(prompt_reader=lambda name: drafter), lambda arms: (True, False)
+    reader = ChoosingReader(states, ArmKnowledge(0.01), choose, pays, num_tokens=8)
+    for start, end in ((0, 3), (3, 6), (6, 8)):
+        reader.read(torch.zeros(end + 1), torch.zeros(end - start, 6))
+    assert lengths == [length] and reader.is_complete == (length == 9)
+    assert read == [(4, 3), (7, 3), (9, 2)] and reader.name == "first"
 
 
 def test_requests_of_a_kind_have_averages_of_their_own(target, pool):
