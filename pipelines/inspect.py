@@ -1,4 +1,4 @@
-"""Check the hashes of an artifact or a bundle, and print its manifest as a table."""
+"""Check the hashes of an artifact, and print its manifest as a table; bundles are for `inspect_bundle`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drafterforge.errors import ArtifactError, ConfigError
 
 Config = InspectConfig
 PREFERRED = ("drafters", "bundles")  # if several artifacts share a name
-SHOWN_AS_PARENTS = ("answers", "parent")  # settings
+SHOWN_AS_PARENTS = ("answers", "parent")  # settings of which the table has rows of their own
 
 
 def run(cfg: Config) -> Any:
@@ -46,17 +46,20 @@ def run(cfg: Config) -> Any:
         table.add_row("trained further from", f"{origin['kind']} {origin['name']} ({origin['sha256'][:12]})")
     for name, file in manifest.files.items():
         table.add_row(name, f"{file['bytes']:,} bytes")
-    table.add_row("figures", _lines(manifest.metrics))
+    table.add_row("figures", _lines(manifest.metrics, digits=5))
     settings = {key: value for key, value in manifest.config.items() if key not in SHOWN_AS_PARENTS}
     table.add_row("settings", _lines(settings))
     table_console().print(table)
     return manifest
 
 
-def _lines(values: Mapping[str, Any]) -> str:
-    """Nested values as `key=value`, one a line, without those that are not set."""
+def _lines(values: Mapping[str, Any], digits: int = 0) -> str:
+    """Nested values as `key=value`, one a line, without those that are not set.
+
+    digits: of fractions; 0: all.
+    """
     texts = {
-        key: f"{value:.5g}" if isinstance(value, float) else plain_value(value)
+        key: f"{value:.{digits}g}" if isinstance(value, float) and digits else plain_value(value)
         for key, value in flat(values, "", {}).items()
         if value not in (None, "", [])
     }

@@ -298,6 +298,8 @@ def test_inspect_prints_every_kind(trained, kind, capsys):
     assert f"{kind} sql: all files undamaged" in output and "tiny" in output
     if kind == "drafters":
         assert "parent" in output and "answers=" not in output and "null" not in output
+        length = Manifest.read(trained.artifact(kind)).metrics["val_accept_length"]
+        assert f"val_accept_length={length:.5g}" in output and "trainer.min_lr_ratio=0.05" in output
 
 
 def test_a_path_of_nothing_is_told_without_loading_torch(tmp_path):
