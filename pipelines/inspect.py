@@ -38,7 +38,7 @@ def run(cfg: Config) -> Any:
     )
     table.add_column()
     table.add_column(overflow="fold")  # cut no value
-    table.add_row("target", f"{manifest.target} ({manifest.target_fingerprint})")
+    table.add_row("target", f"{manifest.target}, fingerprint {manifest.target_fingerprint}")
     table.add_row("created", f"{manifest.created} by drafterforge {manifest.drafterforge_version}")
     for parent in manifest.parents:
         table.add_row("parent", f"{parent['kind']} {parent['name']} ({parent['sha256'][:12]})")
@@ -46,7 +46,10 @@ def run(cfg: Config) -> Any:
         table.add_row("trained further from", f"{origin['kind']} {origin['name']} ({origin['sha256'][:12]})")
     for name, file in manifest.files.items():
         table.add_row(name, f"{file['bytes']:,} bytes")
-    table.add_row("figures", _lines(manifest.metrics, digits=5))
+    if manifest.metrics:
+        table.add_row("figures", _lines(manifest.metrics, digits=5))
+    if (page := path / "report.html").is_file():
+        table.add_row("page", str(page))
     settings = {key: value for key, value in manifest.config.items() if key not in SHOWN_AS_PARENTS}
     table.add_row("settings", _lines(settings))
     table_console().print(table)

@@ -18,13 +18,14 @@ def run(path: Path) -> BundleRecord:
     table = Table(title=f"bundle {record.name}: all files undamaged", title_justify="left", show_header=False)
     source = target.model or "embedded default"
     table.add_row("target", f"{target.name} ({source}), fingerprint {target.fingerprint}")
-    table.add_row("created", f"by drafterforge {record.drafterforge_version}; its newest part {record.created}")
+    table.add_row("created", f"by drafterforge {record.drafterforge_version}")
+    table.add_row("newest part", record.created)
     table.add_row("digest", record.digest)
     table.add_row("decodes", how(default).replace("`", ""))
     table.add_row("drafters", ", ".join(default.drafters))
     console = table_console()
     console.print(table)
-    drafters = Table("drafter", "kind", "domain", "adds to", "bytes", "validation", "licence")
+    drafters = Table("drafter", "kind", "domain", "adapter of", "bytes", "validation accept length", "licence")
     for entry in record.drafters:
         size = sum(file.bytes for name, file in record.files.items() if name.startswith(f"{entry.path}/"))
         length = entry.training.get("val_accept_length")

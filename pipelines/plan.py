@@ -20,6 +20,7 @@ from drafterforge.evaluation.fitting import DISK, Estimate, Fitter, scaled
 from drafterforge.evaluation.load_warning import warn_if_busy
 from drafterforge.evaluation.planned_devices import find_devices, free_room
 from drafterforge.evaluation.planning import (
+    UNTIMED,
     DeviceRates,
     Devices,
     Stage,
@@ -42,7 +43,12 @@ from drafterforge.training.inputs import without_unread_features
 
 Config = PlanConfig  # of the device; `PlannedCommand` also has the config of the command that is planned
 ESTIMATED = (
-    "Estimates from the rates of a device are right within a factor of about three; trials on a device are closer."
+    "Estimates from the rates of a device: on CPUs, times were right within a factor of about three; they were never "
+    "checked on a GPU. Trials on the device are closer."
+)
+LEGEND = (
+    "tokens: that the stage decodes, stores or reads; memory: at the peak, with the target's weights; disk: what the "
+    "stage needs at its peak"
 )
 
 
@@ -72,7 +78,7 @@ def run(planned: PlannedCommand) -> None:
     )
     if devices.total > 1:
         owner = "all processes of a machine" if devices.host else "each device"
-        print(f"times: one device, though {devices.total} share the micro-batches of a step; memory: {owner}")
+        print(f"times are those of one device, {devices.total} take less; memory is that of {owner}")
     fitter = Fitter(plan.estimate, shape, dtype.itemsize, devices, room, plan.answered)
     problems = fitter.misfits(planned.config, {})
     if not problems:
@@ -97,18 +103,20 @@ def run(planned: PlannedCommand) -> None:
 
 def print_stages(stages: Sequence[Stage], title: str) -> None:
     """A table of the stages, and what they take together."""
-    table = Table(title=title, title_justify="left")
-    for heading in ("stage", "time", "tokens", "disk", "memory", "derivation"):
+    table = Table(title=title, title_justify="left", caption=LEGEND, caption_justify="left")
+    for heading in ("stage", "time", "tokens", "disk", "memory", "how estimated"):
         table.add_column(heading)
     for stage in stages:
         disk = size(stage.disk + stage.lasting) if stage.disk + stage.lasting else ""
         memory, tokens = (size(stage.memory) if stage.memory else ""), (f"{stage.tokens:,}" if stage.tokens else "")
-        table.add_row(stage.name, duration(stage.seconds), tokens, disk, memory, stage.derivation)
+        took = "?" if stage.derivation == UNTIMED["served"] else duration(stage.seconds)
+        table.add_row(stage.name, took, tokens, disk, memory, stage.derivation)
     table_console().print(table)
     lasting = sum(stage.lasting for stage in stages)
     seconds, memory = sum(stage.seconds for stage in stages), max(stage.memory for stage in stages)
-    disk = f"disk {size(peak_disk(stages))} at the peak, {size(lasting)} stay"
-    print(f"in all: about {duration(seconds)}; {disk}; memory {size(memory)}")
+    untimed = " without the server's answers" if any(stage.derivation == UNTIMED["served"] for stage in stages) else ""
+    disk = f"disk {size(peak_disk(stages))} at the peak, {size(lasting)} of it afterwards"
+    print(f"in all: about {duration(seconds)}{untimed}; {disk}; memory {size(memory)} in the largest stage")
 
 
 def make_plan(

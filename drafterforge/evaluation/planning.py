@@ -262,7 +262,7 @@ def features_stage(cfg: PrepareDataConfig, work: Workload, hidden: int, seconds:
     spooled = size if cfg.data.answers == "target" else 0  # there while answering, until the features are complete
     derivation = f"{work.stored_tokens:,} tokens x {feature_bytes(cfg.target, hidden):,} bytes"
     if spooled:
-        derivation, seconds = f"{derivation}; twice until all are stored", 0.0
+        derivation, seconds = f"{derivation}; on disk twice until the last is stored", 0.0
     return Stage("features", seconds, derivation, work.stored_tokens, memory, disk=spooled, lasting=size)
 
 

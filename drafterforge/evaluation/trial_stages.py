@@ -48,7 +48,7 @@ def stages_of(
         per_token = feature_bytes(cfg.target, shape.hidden)
         stored, words = work.stored_tokens * per_token, f"{work.stored_tokens:,} tokens x {per_token:,} bytes"
         if cfg.data.answers == "target" and not planned.answered:  # captured while answering
-            words, seconds, disk = f"{words}; twice until all are stored", stored * trials.byte_s, stored
+            words, seconds, disk = f"{words}; on disk twice until the last is stored", stored * trials.byte_s, stored
             memory = 0.0  # less than answering takes
         else:
             seconds, disk, memory = work.stored_tokens * trials.capture_s, 0.0, trials.answers_peak

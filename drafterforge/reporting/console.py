@@ -12,17 +12,18 @@ from rich.table import Table
 from drafterforge.config.evaluation import ALL
 from drafterforge.config.progress import say, table_console
 from drafterforge.evaluation.methods import INVARIANT
-from drafterforge.reporting.auto_tables import auto_sentences, auto_tables
+from drafterforge.reporting.auto_tables import auto_tables
 from drafterforge.reporting.noise import noise_of
 from drafterforge.reporting.reader import is_baseline, name_with, overall_rows, temperature_of, text
 from drafterforge.reporting.report_table import ReportTable
-from drafterforge.reporting.tables import format_interval, names_trees
+from drafterforge.reporting.tables import OPTIONS_LEGEND, format_interval, names_trees
 from drafterforge.reporting.verdict import summarize
 from drafterforge.schedulers.actions import TREE_LEGEND
 from drafterforge.schedulers.latency import STEPS, LatencyProfile
 
 CONTEXT = 256  # tokens of context for the cost of an autoregressive token in the table of a profile
-LEGEND = "MAT: mean tokens emitted per cycle; speed-up: tokens/s over autoregressive decoding, with its 95 % interval"
+MAT_LEGEND = "MAT: mean tokens emitted per cycle"
+LEGEND = f"{MAT_LEGEND}; speed-up: tokens/s over autoregressive (plain) decoding, with its 95 % interval"
 INVARIANT_LEGEND = (
     f"{INVARIANT}: decoding without a drafter in invariant numerics, whose text every drafter must reproduce"
 )
@@ -54,9 +55,11 @@ def print_report(report: dict[str, Any], pool_selector: str) -> None:
 
 
 def print_verdict(report: Mapping[str, Any]) -> None:
-    """Print what to run, and signs that the times are noisy."""
-    for line in summarize(report).sentences[: 1 + len(auto_sentences(report))]:
-        print(line)
+    """Print whether decoding was lossless, what to run, and signs that the times are noisy."""
+    summary = summarize(report)
+    print(f"{summary.headline}; {summary.details[0]}.")
+    for sentence in summary.sentences:
+        print(sentence)
     print_noise(report)
 
 
@@ -70,7 +73,7 @@ def _matrix(report: dict[str, Any], console: Console) -> None:
     if not matrix:
         return
     drafters = list(next(iter(matrix.values())))
-    table = titled("MAT by drafter and domain of the answer (*: best)")
+    table = titled("MAT by drafter and domain of the answer", f"{MAT_LEGEND}; *: best of the domain")
     for heading in ("drafter", *matrix):
         table.add_column(heading, justify="left" if heading == "drafter" else "right")
     best = {domain: max(row.values()) for domain, row in matrix.items()}
@@ -85,14 +88,15 @@ def _selectors(report: dict[str, Any], pool_selector: str, console: Console) -> 
     if not rows:
         return
     caption = (
-        "of hindsight: MAT relative to the best drafter of each request; regret: cycles per request more than with it; "
-        "on the best: share of cycles drafted by it; switches: changes of drafter per cycle; "
-        f"p: one-sided Wilcoxon test over requests, small where {pool_selector} has a significantly higher MAT"
+        f"{MAT_LEGEND}; of hindsight: MAT relative to the best drafter of each request; regret: cycles per request "
+        "more than with it; on the best: share of cycles drafted by it; switches: changes of drafter per cycle; p: "
+        f"one-sided Wilcoxon test over requests, not corrected, small where {pool_selector} has a higher MAT; "
+        f"{OPTIONS_LEGEND}"
     )
-    table = titled("selectors, replayed on the same answers", caption)
-    headings = ("method", "MAT", "of hindsight", "regret, cycles", "on the best", "switches", "p", "constants")
+    table = titled("drafters and selectors, replayed on the same answers", caption)
+    headings = ("method", "MAT", "of hindsight", "regret, cycles", "on the best", "switches", "p", "options")
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("method", "constants") else "right")
+        table.add_column(heading, justify="left" if heading in ("method", "options") else "right")
     for row in rows:
         p = row["p_selector_no_better"]
         table.add_row(
@@ -136,9 +140,12 @@ def _printed(part: ReportTable) -> Table:
 
 def _timed(rows: list[dict[str, Any]], title: str, axis: str = "") -> Table:
     """A table of timed rows.  axis: the varied quantity; its values are in `domain`."""
-    table = titled(
-        title, "" if axis else f"{legend_of(rows)}; p: paired Wilcoxon test, Holm-corrected; MB: peak memory"
+    legend = (
+        f"{legend_of(rows)}; p: two-sided paired Wilcoxon test against autoregressive, Holm-corrected; select: "
+        "choosing the drafter; MB: peak memory beyond the weights; mismatches: answers that differ from autoregressive "
+        "decoding in the same numerics"
     )
+    table = titled(title, "" if axis else legend)
     headings = ("method", "MAT", "tokens/s", "speed-up", "95 %", "p", "select, ms/cycle", "MB", "mismatches")
     for heading in (*headings[:1], *([axis] if axis else []), *headings[1:]):
         table.add_column(heading, justify="left" if heading == "method" else "right")
@@ -269,7 +276,7 @@ def print_profile(profile: LatencyProfile) -> None:
 
 def print_replayed_schedules(rows: Sequence[dict[str, Any]], device: str) -> None:
     """Print replayed schedules."""
-    table = titled(REPLAYED.format(device), f"MAT: mean tokens emitted per cycle; {TREE_LEGEND}")
+    table = titled(REPLAYED.format(device), f"{MAT_LEGEND}; {TREE_LEGEND}")
     for heading in ("schedule", "MAT", "tokens/s", "over best static", "trees used"):
         table.add_column(heading, justify="left" if heading == "schedule" else "right")
     static = next(row["tokens_per_s"] for row in rows if row["name"].startswith("best static tree"))

@@ -24,6 +24,7 @@ from drafterforge.reporting.reader import (
 from drafterforge.reporting.report_table import ReportTable, format_number
 from drafterforge.schedulers.actions import TREE_LEGEND
 
+OPTIONS_LEGEND = "options: those of the selector that are not its defaults"
 TREE_NAME = re.compile(r"\b\d+/\d+/\d+\b")  # see `schedulers.actions.describe`
 
 
@@ -86,7 +87,9 @@ def _timed_rows(title: str, rows: list[Mapping[str, Any]]) -> ReportTable:
         for row in rows
     ]
     headings = ["method", "domain", "speed-up", "95 %", "mismatches", "tokens/s", "MAT", "p", "prompts", "MB", "dtype"]
-    note = "Decoded live, methods in turns. Speed-up: tokens/s over those of autoregressive decoding."
+    note = "Decoded live, methods in turns. Speed-up: tokens/s over those of autoregressive (plain) decoding."
+    if any(map(interval, rows)):
+        note += " 95 %: its interval."
     if any(number(row.get("mat")) is not None for row in rows):
         note += " MAT: mean number of tokens emitted by a cycle (one draft and its verification)."
     if names_trees(text(row.get("method")) for row in rows):
@@ -128,12 +131,13 @@ def _selectors(report: Mapping[str, Any]) -> ReportTable:
         "on the best",
         "switches",
         "p",
-        "constants",
+        "options",
     ]
     note = (
         "Replayed exactly on recorded answers, without timing. Of hindsight: MAT relative to the best drafter of each "
         "request. Regret: cycles per request more than with that drafter. On the best: share of cycles drafted by it. "
-        "Switches: changes of drafter per cycle. p: one-sided paired test that the suite's selector is no better."
+        "Switches: changes of drafter per cycle. p: one-sided paired test that the suite's selector is no better, not "
+        f"corrected. {OPTIONS_LEGEND[0].upper()}{OPTIONS_LEGEND[1:]}."
     )
     return ReportTable.trimmed("Drafters and selectors, replayed", headings, cells, 2, note)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -184,7 +185,8 @@ def _advice(report: Report, rows: Sequence[Row]) -> str:
         return f"Run plain decoding: the fastest other method, {_measured(best)}"
     if not faster:
         prompts = _many(count(best.get("num_prompts")), "prompt", "prompts")
-        return f"Nothing is shown to beat plain decoding on {prompts}: the fastest, {_measured(best)}{_tested(best)}"
+        measured = f"{_measured(best)}{_tested(best, len(rows))}"
+        return f"Nothing is shown to beat plain decoding on {prompts}: the fastest, {measured}"
     best = max(faster, key=_rate)
     rivals = [row for row in rows if row is not best and not is_baseline(row)]
     alike, p = _not_slower(report, best, rivals)
@@ -219,11 +221,14 @@ def _p_of(row: Row) -> float | None:
     return number(row.get("wilcoxon_p_holm", row.get("wilcoxon_p")))
 
 
-def _tested(row: Row) -> str:
-    """The test against plain decoding, in words."""
-    if (p := _p_of(row)) is not None:
-        return f", p = {p:.2g}"
-    return f" (a test needs {MIN_PAIRS} prompts)" if count(row.get("num_prompts")) < MIN_PAIRS else ""
+def _tested(row: Row, num_methods: int) -> str:
+    """The test against plain decoding in words, and how many prompts a significant one needs at least."""
+    p = _p_of(row)
+    least = math.floor(math.log2(2 * num_methods / SIGNIFICANT)) + 1  # p is at least 2 num_methods / 2^prompts
+    tested = "" if p is None else f", p = {p:.2g}"
+    if count(row.get("num_prompts")) >= least:
+        return tested
+    return f"{tested} ({_many(num_methods, 'method needs', 'methods need')} at least {least} prompts for a verdict)"
 
 
 def _rate(row: Row) -> float:

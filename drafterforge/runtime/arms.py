@@ -69,7 +69,7 @@ class ArmKnowledge:
     def __init__(self, pass_s: float) -> None:
         """pass_s: seconds of a target pass of one node."""
         self.gains: dict[tuple[str, str, bool], GainHistory] = {}  # of a drafter over another; whether it was advised
-        self.draft_s: dict[str, Mean] = {}  # seconds in which each drafter drafts for a row
+        self.draft_s: dict[str, Mean] = {}  # seconds in which each drafter drafts for a row, as many levels as usual
         self.assumed_read_s = 0.01 * pass_s
         self.read_s = Mean(self.assumed_read_s, 1.0, REQUEST_HORIZON)  # seconds in which a drafter reads a token
         self.noise = Mean(1.0, 1.0, REQUEST_HORIZON)  # variance of a comparison, times its tokens
@@ -101,8 +101,12 @@ class ArmKnowledge:
         self.read_s.add_seconds(seconds, self.assumed_read_s)
 
     def add_drafting(self, name: str, seconds: float) -> None:
-        """Learn how long a drafter drafts for a row."""
-        self.draft_s.setdefault(name, Mean(seconds, 1.0, REQUEST_HORIZON)).add(seconds)
+        """Learn how long a drafter drafts for a row; at first it is assumed to take as long as the others."""
+        if name not in self.draft_s:
+            values = [mean.value for mean in self.draft_s.values()]
+            first = (float(np.median(values)), PRIOR_REQUESTS) if values else (seconds, 1.0)
+            self.draft_s[name] = Mean(*first, REQUEST_HORIZON)
+        self.draft_s[name].add_seconds(seconds, self.assumed_read_s)
 
 
 @dataclass(frozen=True)

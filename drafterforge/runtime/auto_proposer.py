@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from drafterforge.drafters.base import Drafter
@@ -101,12 +102,9 @@ class ChoosingReader(PromptReader):
         parts, self.parts = self.parts, []
         if not self.name:
             return
-        began, count = time.perf_counter(), sum(map(len, parts))
-        end = len(text) - 1 - count
-        for part in parts:
-            end += len(part)
-            self.reader.read(text[: end + 1], part)
-        self.knowledge.add_reading((time.perf_counter() - began) / count)
+        began, unread = time.perf_counter(), torch.cat(parts)
+        self.reader.read(text, unread)
+        self.knowledge.add_reading((time.perf_counter() - began) / len(unread))
 
 
 class AutoProposer(Proposer):

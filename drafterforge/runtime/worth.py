@@ -136,8 +136,11 @@ class CycleLimits(DraftLimits):
             shares = [min(new / max(old, 1e-6), 1.0) for new, old in zip(reaches, self.reaches, strict=True)]
             worth.level_share.add(sum(shares) / len(shares))
         self.reaches = reaches
-        least = self.rate * worth.level_s.value / len(neural) / worth.level_share.value
-        levels = [value * state.calibration > least for value, state in zip(reaches, neural, strict=True)]
+        share, level = worth.level_share.value, self.rate * worth.level_s.value / len(neural)
+        levels = [  # what the next level is expected to bring exceeds its seconds, and those of verifying a node of it
+            (share * value - self.min_probability) * state.calibration > level
+            for value, state in zip(reaches, neural, strict=True)
+        ]
         goes_on = torch.tensor(levels, device=reach.device)
         self.seconds += time.perf_counter() - began
         return goes_on
@@ -264,14 +267,15 @@ class Worth:
         self.costs.learn(batch * count, batch, passing)
         tokens, passing = sum(map(len, record.emitted)), min(passing, MOST_TIMES * pass_s)
         beside = sum(record.seconds[step] for step in ("draft", "select", "schedule"))
-        seconds = passing + min(beside, MOST_TIMES * max(pass_s, batch * self.neural_cycle_s))
+        most = MOST_TIMES * max(pass_s, batch * self.neural_cycle_s)
+        seconds, apart = passing + min(beside, most), self._reading_apart(record, limits)
         decay = 1.0 - 1.0 / RATE_HORIZON
         old_tokens, old_seconds = self.rates.get(batch, (0.0, 0.0))
         self.rates[batch] = (decay * old_tokens + tokens, decay * old_seconds + seconds)
         drafting = [index for index, row in enumerate(rows) if row.drafts]
         rate = self.rate(batch)
         plain_s = passing * self.costs.of(batch, batch) / self.costs.of(batch * count, batch)
-        extra_s = max(seconds - plain_s, 0.0)
+        extra_s = max(passing + min(beside - apart, most) - plain_s, 0.0)
         for index, row in enumerate(rows):
             if row.drafts:
                 added = record.counts[index] - 1.0
@@ -289,6 +293,11 @@ class Worth:
         for part in limits:
             if neural := [row for row in part.rows if row.uses_neural]:
                 self._learn_neural_costs(neural, record, part)
+
+    def _reading_apart(self, record: CycleRecord, limits: Sequence[CycleLimits]) -> float:
+        """Seconds in which drafters read tokens of earlier cycles; drafting in every cycle would not take them."""
+        parts = [(part.reading, sum(row.uses_neural for row in part.rows)) for part in limits if part.catches_up]
+        return record.seconds["refresh"] + sum(max(read - rows * self.reading_s.value, 0.0) for read, rows in parts)
 
     def _learn_row(self, row: RowWorth, added: float, net: float) -> None:
         """Learn from the tree of a row.  added: tokens accepted.  net: of them, those that exceed their seconds."""
@@ -316,7 +325,10 @@ class Worth:
         self.neural_s.add_seconds(drafting + verifying, least_s)
         if not limits.catches_up:
             self.reading_s.add_seconds(limits.reading / len(neural), least_s)
-        self.arms.add_drafting(limits.drafter, drafting)
-        self.num_levels.add(max(len(limits.clock) - 1, 1))
+        levels = max(len(limits.clock) - 1, 1)
+        self.num_levels.add(levels)
+        # drafters are compared by trees of as many levels
+        usual = drafting + (self.num_levels.value - levels) * self.level_s.value / len(neural)
+        self.arms.add_drafting(limits.drafter, max(usual, LEAST_COST * drafting))
         if len(limits.clock) > 2:
             self.level_s.add_seconds((limits.clock[-1] - limits.clock[1]) / (len(limits.clock) - 2), least_s)

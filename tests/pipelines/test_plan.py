@@ -133,12 +133,12 @@ def test_answers_that_estimates_do_not_read_are_mentioned(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("devices", "words"), [("device=h100", "memory: each device"), ("target.device=cpu", "memory: all processes")]
+    ("devices", "words"), [("device=h100", "that of each device"), ("target.device=cpu", "that of all processes")]
 )
 def test_several_devices_are_planned(folder, capsys, devices, words):
     trainer = ["trainer.devices=2", "trainer.num_nodes=2", "trainer.accumulate=4"]
     assert planned(folder, devices, *trainer) == 0
-    assert "though 4 share" in (out := capsys.readouterr().out) and words in out
+    assert "4 take less" in (out := capsys.readouterr().out) and words in out
 
 
 def test_artifacts_of_other_settings_are_refused_as_by_the_command(tmp_path, capsys):

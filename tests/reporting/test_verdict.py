@@ -119,8 +119,9 @@ def test_the_terminal_shows_verdict_and_noise(capsys):
     report = report_of([20.0] * 8, [30.0 + step for step in range(8)])
     report["rows"][1]["speedup_ci95"] = [0.49, 1.48]
     print_verdict(report)
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("Type `drafterforge generate drafter=pool`") and second.startswith("noisy: Wide")
+    first, second, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("Lossless: 0 mismatches; ") and last.startswith("noisy: Wide")
+    assert second.startswith("Type `drafterforge generate drafter=pool`")
 
 
 def test_too_few_prompts_have_no_interval_in_a_table(capsys):
@@ -159,7 +160,8 @@ def test_prompts_too_few_for_a_test_show_nothing():
     report = report_of([], [])
     for row in report["rows"][1:]:
         row |= {"wilcoxon_p": None, "num_prompts": 4}
-    assert "on 4 prompts: " in verdict(report) and "(a test needs 6 prompts)" in verdict(report)
+    sentence = verdict(report)
+    assert "on 4 prompts: " in sentence and "(2 methods need at least 7 prompts for a verdict)" in sentence
 
 
 def test_another_program_is_not_recommended_as_the_simplest():

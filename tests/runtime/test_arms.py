@@ -119,10 +119,21 @@ def test_a_drafter_that_drafts_too_slowly_is_not_taken():
     row.beliefs["sql"] = Belief(0.1, 1e-4)
     assert row.lead("sql", STAKES.cycle_s) == pytest.approx(0.1)
     for name, seconds in (("general", 0.001), ("sql", 0.004)):
-        for _ in range(50):
+        for _ in range(500):
             knowledge.add_drafting(name, seconds)
     assert row.lead("sql", STAKES.cycle_s) == pytest.approx(0.1 - 0.003 / 0.02, abs=1e-3)
     assert row.challenger(0, {"sql": 0}, STAKES) == ""
+
+
+def test_a_drafter_is_not_dropped_because_its_first_cycle_was_slow():
+    knowledge = ArmKnowledge(0.01)
+    for _ in range(50):
+        knowledge.add_drafting("general", 0.002)
+    knowledge.add_drafting("sql", 0.8)
+    assert 0.0 < knowledge.extra_s("sql", "general") < 0.002
+    for _ in range(200):
+        knowledge.add_drafting("sql", 0.002)
+    assert knowledge.extra_s("sql", "general") == pytest.approx(0.0, abs=1e-4)
 
 
 def test_a_text_that_changes_its_kind_is_noticed():

@@ -278,7 +278,7 @@ def test_the_complete_prompt_or_much_of_it_decides_who_reads(most, length, monke
     for start, end in ((0, 3), (3, 6), (6, 8)):
         reader.read(torch.zeros(end + 1), torch.zeros(end - start, 6))
     assert lengths == [length] and reader.is_complete == (length == 9)
-    assert read == [(4, 3), (7, 3), (9, 2)] and reader.name == "first"
+    assert read == ([(9, 8)] if most == 512 else [(7, 6), (9, 2)]) and reader.name == "first"
 
 
 def test_requests_of_a_kind_have_averages_of_their_own(target, pool):

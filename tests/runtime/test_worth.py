@@ -141,6 +141,35 @@ def test_a_neural_drafter_does_not_look_dearer_because_it_has_paused(pause):
     assert worth.reading_s.value == pytest.approx(0.001 if pause else 0.008, abs=0.0005)
 
 
+def test_reading_and_waking_after_a_pause_are_no_cost_of_drafting():
+    nets = []
+    for reading, refresh in ((0.001, 0.0), (0.008, 0.0), (0.001, 0.007)):
+        worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
+        row = worth.row(0.0, 1)
+        row.drafts, row.neural_skipped, row.neural_gain.value = True, 8, 9.0
+        limits = worth.limits([row], 1, 5, "eagle")
+        assert limits.uses_neural(0, 0.0, 1.0)
+        limits.clock, limits.reading, limits.ended = [0.0, 0.002], reading, 0.001 + reading
+        record = finished_cycle(5, 2, 0.011, 0.001 + reading + refresh)
+        record.seconds["refresh"] = refresh
+        worth.learn([row], record, [limits])
+        nets.append(row.net.value)
+    assert nets[1] == pytest.approx(nets[0], abs=0.02) == pytest.approx(nets[2], abs=0.02)
+
+
+def test_drafters_are_compared_by_trees_of_equal_depth():
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
+    row = worth.row(0.0, 1)
+    for number in range(400):
+        name, levels = (("deep", 5), ("flat", 2))[number % 2]
+        row.drafts = row.uses_neural = True
+        limits = worth.limits([row], 1, 5, name)
+        limits.clock = [0.001 * level for level in range(levels + 1)]
+        limits.ended = limits.clock[-1]
+        worth.learn([row], finished_cycle(5, 2, 0.011, limits.ended), [limits])
+    assert worth.arms.extra_s("deep", "flat") == pytest.approx(0.0, abs=3e-4)
+
+
 def test_rows_that_do_not_draft_probe_together():
     worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.030, 0.090)))
     rows = [worth.row(0.0, 3) for _ in range(3)]
