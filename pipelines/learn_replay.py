@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
-from drafterforge.artifacts.learned import JOINED, LEFT, LearnedRecord, delete_learned, update_record
+from drafterforge.artifacts.learned import FOLDER, JOINED, LEFT, LearnedRecord, delete_learned, update_record
+from drafterforge.artifacts.locate import artifact_dir
+from drafterforge.artifacts.manifest import canonical_json
+from drafterforge.artifacts.staging import drop_staging, open_staging, staging_folder
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.learn import LearnCommandConfig
@@ -15,22 +20,29 @@ from drafterforge.config.progress import bar, say, table_console
 from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.sources import jsonl_rows
+from drafterforge.data.stream import RECORD, erase_stream
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.held_out import held_out_prompts
+from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import ALL_REQUESTS, OLD_PROMPTS
 from drafterforge.evaluation.traffic_replay import (
     TrafficReplay,
     gains_over_plain,
+    load_replay,
+    measurements_of,
     replay_curves,
     replay_rows,
     require_no_traffic,
+    save_replay,
 )
 from drafterforge.pipelines.learn import describe
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.reporting.artifact import require_lossless, write_report
+from drafterforge.reporting.code_state import code_state
 from drafterforge.reporting.console import print_table
 from drafterforge.runtime.numerics import choose_numerics
-from drafterforge.targets.load import load_target
+from drafterforge.targets.device import describe_device
+from drafterforge.targets.load import Target, load_target
 
 Config = LearnCommandConfig
 
@@ -38,8 +50,10 @@ Config = LearnCommandConfig
 def run(cfg: Config) -> Path:
     rows = [*jsonl_rows(cfg.path)][: cfg.limit or None]
     by_seed = [seeded(cfg, seed) for seed in (cfg.seed, *cfg.seeds)]
-    for settings in by_seed:
-        require_no_traffic(settings)
+    output = artifact_dir(cfg.runs_dir, cfg.target.folder_name, "reports", cfg.output_name)
+    if not staging_folder(output).exists():
+        for settings in by_seed:
+            require_no_traffic(settings)
     target = load_target(cfg.target)
     room = target.max_positions - cfg.max_new_tokens
     read = [(row.domain, prompt_ids(target.tokenizer, list(row.messages), date=DATE)) for row in rows]
@@ -53,13 +67,19 @@ def run(cfg: Config) -> Path:
     domains, prompts = zip(*read, strict=True)
     old_prompts = held_out_prompts(target, cfg.old_prompts, POOL_DOMAINS) if cfg.old_prompts else []
     seeds = [settings.seed for settings in by_seed]
-    replays = []
+    cache, replays = open_cache(cfg, target, output, prompts), []
     with bar("replaying requests", len(seeds) * (len(prompts) + len(old_prompts))) as progress:
         for settings in by_seed:
             if replays:  # the next one learns from nothing
                 forget(by_seed[len(replays) - 1])
-            replay = TrafficReplay(settings, target, train)
-            replays.append(replay.run(prompts, old_prompts, lambda: progress.advance(1)))
+            if (finished := load_replay(cache, settings.seed, [*prompts, *old_prompts])) is None:
+                begin(settings, cache)
+                replay = TrafficReplay(settings, target, train)
+                finished = replay.run(prompts, old_prompts, lambda: progress.advance(1))
+                save_replay(cache, finished)
+            else:
+                progress.advance(len(prompts) + len(old_prompts))
+            replays.append(finished)
     count, parts = len(prompts), parts_of(domains, len(old_prompts))
     gains_by_seed = {title: gains_over_plain(replays, part) for title, part in parts.items()}
     numerics = choose_numerics("auto", target)
@@ -80,7 +100,9 @@ def run(cfg: Config) -> Path:
             "seeds": seeds,
         },
         parents=[],
+        measurements=[measurement for traffic in replays for measurement in measurements_of(traffic)],
     )
+    drop_staging(output)
     print_table(report, table_console())
     for traffic in replays:
         for number, version in traffic.learned:
@@ -93,6 +115,37 @@ def run(cfg: Config) -> Path:
     print(f"wrote {path}")
     require_lossless(report, path)
     return path
+
+
+def open_cache(cfg: Config, target: Target, output: Path, prompts: Sequence[list[int]]) -> ResumeCache:
+    """The replays with single seeds that an interrupted command has finished."""
+    settings = {
+        "learn": asdict(cfg.learn),
+        "max_new_tokens": cfg.max_new_tokens,
+        "old_prompts": cfg.old_prompts,
+        "retrieval": cfg.retrieval,
+        "seeds": [cfg.seed, *cfg.seeds],
+        "prompts": hashlib.sha256(canonical_json(prompts)).hexdigest(),
+        "target": target.fingerprint,
+        "dtype": str(target.dtype),
+        "device": describe_device(target.device),
+        "code": code_state(),
+    }
+    return ResumeCache(open_staging(output, settings))
+
+
+def begin(cfg: Config, cache: ResumeCache) -> None:
+    """Delete what an interrupted replay with this seed has recorded and learned; ConfigError if there is more."""
+    begun, folder = f"begun-{cfg.seed}", cfg.traffic_dir
+    if cache.facts(begun):
+        record = LearnedRecord.read(folder)
+        names = record.absent | {version.name for version in record.versions}
+        delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
+        erase_stream(folder)
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+        (folder / RECORD).unlink(missing_ok=True)
+    require_no_traffic(cfg)
+    cache.save_facts(begun, {"begun": True})
 
 
 def forget(cfg: Config) -> None:

@@ -12,6 +12,7 @@ from drafterforge.config.learn import LearnCommandConfig
 from drafterforge.config.progress import log
 from drafterforge.data.stream import StreamRecord
 from drafterforge.errors import DrafterforgeError
+from drafterforge.kernels.devices import on_gpu
 from drafterforge.pipelines.learn import describe
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.load import load_target
@@ -34,7 +35,7 @@ def run(cfg: Config) -> Path:
     while StreamRecord.read(cfg.traffic_dir).answers < cfg.learn.min_answers:  # the target takes memory
         time.sleep(POLL_S)
     target = load_target(replace(cfg.target, device=cfg.learn.device))
-    learner = TrafficLearner(cfg, target, train, pace)
+    learner = TrafficLearner(cfg, target, train, cfg.learn.cpu_share if on_gpu(target.device) else pace)
     while True:
         try:
             if (version := learner.round()) is not None:

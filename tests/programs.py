@@ -31,7 +31,7 @@ class Program(subprocess.Popen):
             super()._execute_child(args, *rest)
             return
         assert len(rest) == 22 and rest[3:5] == ((), None), "wanted the arguments of Python 3.11 to 3.13, and no cwd="
-        pipes, preexec, env, new_session = rest[9:15], rest[1], rest[5], rest[20]
+        pipes, preexec, env, new_session, group = rest[9:15], rest[1], rest[5], *rest[20:]
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child handles them
         self.pid = os.fork()
         if self.pid:
@@ -44,6 +44,8 @@ class Program(subprocess.Popen):
             atexit._clear()  # what the tests' process has to do at its end
             if new_session:
                 os.setsid()
+            if group >= 0:  # of subprocess's process_group=
+                os.setpgid(0, group)
             if preexec is not None:
                 preexec()
             if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:

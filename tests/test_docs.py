@@ -128,7 +128,7 @@ def compose(command: Command) -> None:
 
 @pytest.mark.parametrize("command", TOOL_COMMANDS, ids=str)
 def test_every_other_command_runs_something_that_is_there(command):
-    program = command.words[0]
+    program = command.words[0].rpartition("/bin/")[2]  # also of an environment of its own
     if command.words[:2] == ("python", "-m"):
         program = command.words[2].partition(".")[0]
     if program == "make":

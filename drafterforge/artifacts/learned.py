@@ -44,6 +44,7 @@ class LearnedVersion:
     created: str  # UTC, ISO 8601
     replaces: str = ""  # the version of its kind that left as this one joined, and that a rollback brings back
     base_gain: float = 0.0  # as `gain`, over the best drafter that was not learned from traffic
+    first_gain: float = 0.0  # as `gain`, over the first drafter of `drafter=auto`
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,15 @@ def _with_new_keys(values: Any) -> Any:
     if not isinstance(values, dict) or not isinstance(versions := values.get("versions"), list):
         return values
     values = {"num_versions": len(versions), "fresh": {}, "min_answers": 0} | values
-    fresh = {"replaces": "", "base_gain": 0.0}
-    values["versions"] = [fresh | version if isinstance(version, dict) else version for version in versions]
+    values["versions"] = [_version_with_new_keys(version) for version in versions]
     return values
+
+
+def _version_with_new_keys(version: Any) -> Any:
+    if not isinstance(version, dict):
+        return version
+    base_gain = version.get("base_gain", 0.0)
+    return {"replaces": "", "base_gain": base_gain, "first_gain": base_gain} | version
 
 
 def learner_lock(traffic: Path) -> Path:
@@ -131,7 +138,10 @@ def update_record(traffic: Path, change: Callable[[LearnedRecord], LearnedRecord
 
 def delete_texts(traffic: Path, runs_dir: str, target: str) -> None:
     """Delete the texts that a round trained on whose learner was killed; does nothing while a learner runs."""
-    if not (name := LearnedRecord.read(traffic).training):
+    name = ""
+    with suppress(ArtifactError):  # a damaged record, which whoever follows it reports
+        name = LearnedRecord.read(traffic).training
+    if not name:
         return
     with suppress(ConfigError):
         lock = lock_learner(traffic)

@@ -39,7 +39,7 @@ class LearnConfig:
     held_out: int = setting(24, "newest prompts of a kind that judge a new expert; half as many validate its training")
     steps: int = setting(300, "optimiser steps of a training at most; fewer for few answers")
     max_experts: int = setting(4, "experts learned from traffic that draft at a time; the one that gains least leaves")
-    cpu_share: float = setting(0.25, "largest share of its process's cores that training uses")
+    cpu_share: float = setting(0.25, "share of the time of the cores, or of learn.device=cuda, that training uses")
     device: str = setting("cpu", "device that training uses, as in target.device=")
 
     def __post_init__(self) -> None:

@@ -309,7 +309,10 @@ class StreamWriter:
                 self.record = replace(self.record, below=self.next_number, more=[])
             self.pending, self.pending_bytes = [], 0
         if is_first:
-            log.error("drafterforge streams no more answers: %s", error)
+            if self.retention is None:
+                log.error("drafterforge streams no more answers: %s", error)
+            else:
+                log.error("answers are not recorded; it is tried again after %.0f s: %s", RETRY_S, error)
             with contextlib.suppress(ArtifactError):  # the disk is full, for example
                 save_json_atomic(self.folder / RECORD, asdict(self.record))
 
@@ -351,9 +354,10 @@ class StreamWriter:
         files = encode_served([served for _, served, _ in part])
         size, limit = sum(map(len, files.values())), self.record.limit_bytes
         if size > limit // PARTS * 2:
+            key = "data.stream_gb" if self.retention is None else "learn.ring_gb"
             raise ConfigError(
-                f"an answer of {size / GB:.3g} GB is too large for a stream of {limit / GB:.3g} GB; "
-                f"type data.stream_gb={2 * PARTS * size / GB:.2g} or more"
+                f"an answer of {size / GB:.3g} GB is too large for {key}={limit / GB:.3g}; "
+                f"type {key}={2 * PARTS * size / GB:.2g} or more"
             )
         while self.is_needed and used_bytes(self.folder) + size > limit:
             if self.retention is not None:

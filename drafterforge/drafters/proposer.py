@@ -59,6 +59,11 @@ class Proposer(ABC):
     def keep(self, rows: list[int]) -> None:
         """Forget all rows but these."""
 
+    @property
+    def keeps_features(self) -> bool:
+        """Whether a drafter can join without the target's features of the texts of the rows."""
+        return False
+
     def plan(self, record: CycleRecord) -> None:
         """Choose each row's drafter and tree; by default the requested tree, at most as deep as any row can use."""
         shape = record.shape

@@ -9,6 +9,7 @@ from typing import Any
 
 from scipy.stats import wilcoxon
 
+from drafterforge.config.evaluation import ALL
 from drafterforge.config.names import AUTO
 from drafterforge.evaluation.lossless import NEAR_TIE
 from drafterforge.evaluation.rows import ALL_REQUESTS, MIN_PAIRS, OLD_PROMPTS
@@ -165,7 +166,8 @@ def _fastest(report: Mapping[str, Any]) -> list[str]:
     sections: dict[tuple, list[Row]] = {}
     for row in live:
         axes = [f"{name} {value}" for name, value in axes_of(row).items()]
-        sections.setdefault((text(row.get("domain")), text(row.get("dtype")), *axes), []).append(row)
+        domain = "all domains" if row.get("domain") == ALL else text(row.get("domain"))
+        sections.setdefault((domain, text(row.get("dtype")), *axes), []).append(row)
     for words, section in sections.items():
         sound = [r for r in section if not is_baseline(r) and not (count(r.get("mismatches")) and is_strict(report, r))]
         if sound:

@@ -223,12 +223,16 @@ class ArmStates:
         return indexed.draft(evidence, root, shape, draft, limits)
 
     def add(self, name: str, texts: Sequence[Tensor], features: Sequence[Tensor]) -> None:
-        """Add a drafter of the pool, asleep in every row.  texts [P + 1], features [P, 3H]: of every row so far."""
+        """Add a drafter of the pool, asleep in every row.
+
+        texts [P + 1], features [P, 3H]: of every row so far; none if the rows have kept them.
+        """
         index = self._open(name)
-        for row, text, part in zip(self.texts, texts, features, strict=True):
+        for row, text, part in zip(self.texts, texts, features, strict=True) if texts else ():
             row.tokens, row.features, row.length = [text], [part], len(part)
-            if index is not None:
-                index.admit(text, part)
+        if index is not None:
+            for row in self.texts:
+                index.admit(*row.upto(row.length))
 
     def remove(self, name: str) -> None:
         """Remove a drafter that is asleep in every row."""

@@ -293,6 +293,11 @@ class AutoProposer(Proposer):
                 row.neural_share.add(float(row.worth.uses_neural))
         record.charge("select", began)
 
+    @property
+    def keeps_features(self) -> bool:
+        """See `Proposer`."""
+        return not self.states.alone
+
     def join(
         self,
         name: str,
@@ -319,11 +324,12 @@ class AutoProposer(Proposer):
             if row.waking is not None and row.waking.name == name:
                 row.waking = None
             if row.arms.incumbent == name:
-                waking = row.waking if row.waking is not None and row.waking.name == first else self.states.wake(first)
-                while not self.states.advance(waking, row.text, row.text.length):
-                    pass
                 if row.is_awake:
+                    is_waking = row.waking is not None and row.waking.name == first
+                    waking = row.waking if is_waking else self.states.wake(first)
+                    while not self.states.advance(waking, row.text, row.text.length):
+                        pass
                     self.states.sleep(name, row.text)
-                row.arms.incumbent, row.waking, row.is_awake = first, None, True
+                row.arms.incumbent, row.waking = first, None
             row.arms.remove(name)
         self.states.remove(name)

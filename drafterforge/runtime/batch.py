@@ -316,12 +316,12 @@ class Batch:
         self.proposer.try_leave(name)
 
     def add_drafter(self, name: str, drafter: Drafter, cost: float | None = None) -> None:
-        """Add a drafter to the pool between cycles; the target recomputes each row's features for it.
+        """Add a drafter to the pool between cycles; an error changes nothing.
 
-        An error changes nothing.
+        Where the proposer has not kept the features of the rows' texts, the target computes them again.
         """
         texts, features = [], []
-        for row in self.rows:
+        for row in () if self.proposer.keeps_features else self.rows:
             texts.append(torch.tensor(row.text, device=self.target.device))
             tokens = texts[-1][None, :-1]
             positions = torch.arange(tokens.shape[1], device=self.target.device)[None]

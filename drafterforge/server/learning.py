@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from drafterforge.config.names import JOINT, domain_of, parse_hybrid
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.hybrid.kind import with_neural
+from drafterforge.errors import ArtifactError
 from drafterforge.router.traffic import TrafficRouter
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
@@ -79,7 +81,7 @@ class LearnerProcess:
                 stdin=subprocess.PIPE,  # closes when this process ends, which ends the learner
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # a terminal's Ctrl-C reaches the server only
+                process_group=0,  # Ctrl-C does not reach it; in a session of its own, nice may mean little
             )
 
     def stop(self) -> None:
@@ -104,6 +106,8 @@ class LearnedDrafters:
         self.suffix = f"{JOINT}{retrieval}" if retrieval else ""
         self.followed = LearnedRecord()  # the record that the pool was changed by last
         self.learned: set[str] = set()  # names of all versions of all records
+        with suppress(ArtifactError):  # a damaged record; `poll` says so
+            self.learned |= {version.name for version in LearnedRecord.read(folder).versions}
         self.broken: set[str] = set()  # versions that cannot join
         self.is_changing = False  # whether the pool will be changed before the next cycle
         self.shared: dict[Any, Any] = {}  # weights of the generalists of what has joined
@@ -163,7 +167,7 @@ class LearnedDrafters:
             self.pool.worth.forget_kinds(record.drafters)
             for version in record.of_state(JOINED):
                 if (name := version.name + self.suffix) in self.pool.names:
-                    gain = math.log1p(version.base_gain)
+                    gain = math.log1p(version.first_gain)
                     self.pool.worth.arms.expect(name, self.pool.names[0], gain, version.num_judged)
 
 

@@ -62,6 +62,7 @@ log = logging.getLogger(__name__)
 ROUND = 16  # answers between two looks, at least, where a kind has too few distinct prompts
 PASSES = 10  # over the answers that an expert is trained on, at most: more of few answers make it worse
 VALIDATIONS = 8  # of a training
+MOST_VERSIONS = 100  # that a record holds although they have left or never joined
 SPARE = 16  # times the tokens that a training reads, of which the newest answers are looked at
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Callback]], Path]
 
@@ -213,7 +214,7 @@ class TrafficLearner:
                 current = current.with_state(incumbent, LEFT)
             versions, fresh = [*current.versions, version], current.fresh | {kind: 0}
             current = replace(current, versions=versions, num_versions=number, training="", fresh=fresh)
-            return self.bounded(replace(current, newest=current.newest | {kind: newest}))
+            return shortened(self.bounded(replace(current, newest=current.newest | {kind: newest})))
 
         try:
             update_record(self.folder, lambda current: replace(require_current(current, record, kind), training=name))
@@ -236,6 +237,7 @@ class TrafficLearner:
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
                 replaces="" if verdict.incumbent_leaves else incumbent,
                 base_gain=verdict.base_gain,
+                first_gain=verdict.first_gain,
             )
             current = update_record(self.folder, add)
         except DrafterforgeError:
@@ -355,6 +357,14 @@ class TrafficLearner:
         remaining = {name for version in record.of_state(JOINED) for name in (version.name, version.replaces)}
         deleted = {version.name for version in record.versions} - remaining
         delete_learned(self.cfg.runs_dir, self.target.name, deleted)
+
+
+def shortened(record: LearnedRecord) -> LearnedRecord:
+    """The record without old versions that neither draft nor would draft after a rollback."""
+    needed = {name for version in record.of_state(JOINED) for name in (version.name, version.replaces)}
+    newest = {version.name for version in record.versions[-MOST_VERSIONS:]}
+    versions = [version for version in record.versions if version.name in needed | newest]
+    return replace(record, versions=versions)
 
 
 def with_fresh(record: LearnedRecord, fresh: dict[str, int], current: LearnedRecord) -> LearnedRecord:

@@ -38,6 +38,7 @@ class Verdict:
 
     gain: Gain  # of the new drafter
     base_gain: float = 0.0  # of the new drafter over the best one that was not learned from traffic
+    first_gain: float = 0.0  # of the new drafter over the first one of `drafter=auto`
     incumbent_leaves: bool = False  # the drafter learned before is worse than another one for certain
 
 
@@ -84,6 +85,6 @@ def judge_drafter(
     gain = paired_gain(candidate, by_drafter)
     base = {rival: lengths for rival, lengths in by_drafter.items() if rival not in learned}
     base_gain = paired_gain(candidate, base).mean if base else gain.mean
-    if len(by_drafter) < 2 or not incumbent:
-        return Verdict(gain, base_gain)
-    return Verdict(gain, base_gain, is_worse(by_drafter.pop(incumbent), by_drafter))
+    first_gain = paired_gain(candidate, {rivals[0]: by_drafter[rivals[0]]}).mean
+    is_known_worse = len(by_drafter) > 1 and bool(incumbent) and is_worse(by_drafter.pop(incumbent), by_drafter)
+    return Verdict(gain, base_gain, first_gain, is_known_worse)

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from tests.faults.commands import COMMANDS, open_bench
 from tests.faults.faults import Trials, run_all
-from tests.faults.serving import kill_server
+from tests.faults.serving import kill_learner, kill_server
 
 KINDS = {"half": "half_artifacts", "differs": "differing", "left": "leftovers"}
 
@@ -46,9 +46,11 @@ def run() -> int:
     rows, counts, faults = [], Counter[str](), Counter[tuple[str, str]]()
     with tempfile.TemporaryDirectory() as folder:
         trials = Trials(open_bench(Path(folder)), options.seed)
-        servers = 0 if options.commands and "serve" not in options.commands else max(1, options.kills // 20)
-        kills = max(0, options.kills - servers) if commands else 0
-        served = (kill_server(trials.bench, trials.chance) for _ in range(servers))
+        kill = {"serve": kill_server, "learn": kill_learner}
+        names = [name for name in kill if not options.commands or name in options.commands]
+        servers = max(1, options.kills // (20 if commands else len(names))) if names else 0  # trials of each
+        kills = max(0, options.kills - servers * len(names)) if commands else 0
+        served = (kill[name](trials.bench, trials.chance) for name in names for _ in range(servers))
         for outcome in chain(run_all(trials, commands, kills, options.others), served):
             rows.append(outcome.as_row())
             faults[outcome.command, outcome.fault] += 1

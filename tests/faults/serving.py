@@ -1,4 +1,4 @@
-"""A server that records its traffic is killed while it answers: what it has recorded stays readable."""
+"""A server that learns from its traffic, or its learner, is killed: nothing is half-written, and learning goes on."""
 
 from __future__ import annotations
 
@@ -8,34 +8,40 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 
+from drafterforge.artifacts.learned import LearnedRecord
 from drafterforge.data.served import served_rows
 from drafterforge.data.stream import StreamRecord
 from drafterforge.errors import DrafterforgeError
 from tests.faults import harness
+from tests.faults.commands import SMOKE
 from tests.faults.faults import Outcome
 from tests.faults.harness import Bench, Command
 
 START_S = 120.0  # longest time until the server answers
-LEARNING = ("drafter=sql", "learn=on", "learn.train=false", "learn.ring_gb=0.0005")
+LEARNED_S = 240.0  # longest time until a learner that was not killed has judged an expert
+RECORDING = ("drafter=sql", "learn=on", "learn.train=false", "learn.ring_gb=0.0005")
+TRAINING = ("drafter=pool", "learn=on", "learn.min_answers=16", "learn.held_out=4", "learn.steps=4")
+GENERALIST = Command("general", ("train-drafter", "domain=general", *SMOKE), ())
 
 
 class Server:
     """A server in a forked process."""
 
-    def __init__(self, bench: Bench, runs: Path) -> None:
+    def __init__(self, bench: Bench, runs: Path, settings: Sequence[str] = RECORDING) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port = listener.getsockname()[1]
-        command = Command("serve", ("serve", f"port={self.port}", *LEARNING), ())
+        command = Command("serve", ("serve", f"port={self.port}", *settings), ())
         self.process = harness.start(command, bench.options, runs, None)
 
-    def ask(self, wait_s: float = START_S) -> list[int] | None:
+    def ask(self, wait_s: float = START_S, prompt: str = "again and again") -> list[int] | None:
         """The token ids of an answer; None if the server has ended."""
-        fields = {"model": "tiny", "prompt": "again and again", "temperature": 0, "max_tokens": 12}
+        fields = {"model": "tiny", "prompt": prompt, "temperature": 0, "max_tokens": 12}
         limit = time.monotonic() + wait_s
         while time.monotonic() < limit:
             with suppress(httpx.HTTPError):
@@ -43,6 +49,15 @@ class Server:
                 answer = httpx.post(url, json=fields | {"return_token_ids": True}, timeout=60)
                 return answer.json()["choices"][0]["token_ids"]
             time.sleep(0.02)
+        return None
+
+    @property
+    def learner(self) -> int | None:
+        """The id of the process that learns; None if none runs."""
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                if int(path.read_text().rpartition(")")[2].split()[1]) == self.process.child:
+                    return int(path.parent.name)
         return None
 
     def end(self, number: int) -> harness.Ending:
@@ -72,6 +87,50 @@ def kill_server(bench: Bench, chance: random.Random) -> Outcome:
         outcome.wrong.append(f"ended with {ending.code}: {ending.printed[-400:]}")
     outcome.wrong += [f"differs: {answer}" for answer in answers if answer is None or answer != answers[0]]
     return Outcome("serve", "kill", outcome.moments, outcome.wrong + _problems(folder))
+
+
+def kill_learner(bench: Bench, chance: random.Random) -> Outcome:
+    """Kill a learner, or the server that has started it, up to three times; then let a round end."""
+    outcome, runs, answers = Outcome("learn", "kill"), bench.fresh(), dict[str, list[int] | None]()
+    folder = runs / "tiny" / "traffic"
+    assert bench.run(GENERALIST, runs).code == 0
+    server = Server(bench, runs, TRAINING)
+
+    def ask(number: int) -> None:
+        prompt = f"Explain {number} to me."
+        answer = server.ask(prompt=prompt)
+        if answer is None or answer != answers.setdefault(prompt, answer):
+            outcome.wrong.append(f"differs: {answer}")
+
+    for kill in range(chance.randint(1, 3)):
+        for number in range(30 * kill, 30 * kill + 30):
+            ask(number)
+        time.sleep(chance.uniform(0, 15))  # until a learner looks at answers, trains, compares
+        round_name, code = LearnedRecord.read(folder).training, -signal.SIGKILL
+        learner = server.learner if chance.random() < 0.5 else None
+        if learner is None:
+            code = server.end(signal.SIGKILL).code
+            server = Server(bench, runs, TRAINING)
+        else:
+            os.kill(learner, signal.SIGKILL)
+        outcome.moments.append(f"{'server' if learner is None else 'learner'}, round {round_name or 'none'}: {code}")
+        ask(0)
+        outcome.wrong += [f"half: {path}" for path in harness.half_artifacts(runs)] + _problems(folder)
+    before, limit = LearnedRecord.read(folder).num_versions, time.monotonic() + LEARNED_S
+    for number in range(1000, 1030):
+        ask(number)
+    while LearnedRecord.read(folder).num_versions == before and time.monotonic() < limit:
+        time.sleep(0.1)
+    record = LearnedRecord.read(folder)
+    if record.num_versions == before or record.error:
+        outcome.wrong.append(f"learned nothing: {record.error}")
+    ask(0)
+    ending = server.end(signal.SIGTERM)
+    if ending.code or not ending.is_one_line:
+        outcome.wrong.append(f"ended with {ending.code}: {ending.printed[-400:]}")
+    outcome.wrong += [f"half: {path}" for path in harness.half_artifacts(runs)] + _problems(folder)
+    outcome.wrong += [f"left: {path}" for path in (runs / "tiny").glob("answers/*traffic-1*")]
+    return outcome
 
 
 def _problems(folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from tests.faults import harness
 from tests.faults.commands import COMMANDS, open_bench
 from tests.faults.faults import FAULTS, INTERRUPTED, Trials
 from tests.faults.harness import Command
-from tests.faults.serving import kill_server
+from tests.faults.serving import kill_learner, kill_server
 from tests.pipelines.conftest import empty_charts
 
 QUICK = ("prepare-data", "eagle3", "bundle", "archive")
@@ -42,6 +42,11 @@ def test_a_killed_command_leaves_the_same_artifact(trials, name):
 
 def test_a_killed_server_keeps_what_it_has_recorded(trials):
     outcome = kill_server(trials.bench, trials.chance)
+    assert not outcome.wrong, outcome
+
+
+def test_a_killed_learner_goes_on(trials):
+    outcome = kill_learner(trials.bench, trials.chance)
     assert not outcome.wrong, outcome
 
 

@@ -23,7 +23,8 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import SPLITS, AnswerSet
 from drafterforge.data.stream import StreamRecord, used_bytes
 from drafterforge.evaluation import lossless
-from drafterforge.evaluation.traffic_replay import TrafficReplay
+from drafterforge.evaluation.measurements import load_measurements
+from drafterforge.evaluation.traffic_replay import ReplayedTraffic, TrafficReplay
 from drafterforge.pipelines import learn_replay
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.runtime.engine import Engine
@@ -232,8 +233,21 @@ def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, m
     log.write_text("\n".join(map(json.dumps, lines)))
     typed = ("learn.min_answers=16", "learn.held_out=4", "learn.steps=4", "max_new_tokens=10", "old_prompts=3")
     typed += ("seeds=[5]",)
+    run, seeds = TrafficReplay.run, list[int]()
+
+    def interrupted(replay: TrafficReplay, *args) -> ReplayedTraffic:
+        seeds.append(replay.cfg.seed)
+        if seeds == [0, 5]:  # the second seed ends after it has recorded and learned
+            run(replay, *args)
+            raise KeyboardInterrupt
+        return run(replay, *args)
+
+    monkeypatch.setattr(TrafficReplay, "run", interrupted)
+    assert pool("learn", "replay", str(log), *typed).code == 130
     done = pool("learn", "replay", str(log), *typed)
     assert done.code == 0, done.err
+    assert seeds == [0, 5, 5]  # the first one is not replayed again
+    assert len(load_measurements(pool.artifact("reports", "traffic") / "cycles.parquet")) == 2 * 4 * 23
     report = json.loads((pool.artifact("reports", "traffic") / "report.json").read_text())
     assert [row["num_prompts"] for row in report["rows"]] == [20] * 4 + [6] * 4 + [5] * 4 + [15] * 4 + [3] * 4
     assert all(row["mismatches"] == 0 for row in report["rows"])

@@ -197,7 +197,9 @@ def test_drafters_join_and_leave_while_requests_run(target, pool, monkeypatch):
         rows = [batch.admit(*engine.read(prompt, 40)) for prompt in PROMPTS[:3]]
         for step in range(200):
             if step == 3:
-                engine.add_drafter("other", late)
+                with monkeypatch.context() as patched:
+                    patched.setattr(target, "forward", None)  # the rows have kept the features
+                    engine.add_drafter("other", late)
             if step == 6:
                 engine.remove_drafter("second")
             if batch.rows:
@@ -225,6 +227,21 @@ def test_the_drafter_that_is_likely_the_fastest_reads_a_prompt_and_drafts(target
         while batch.rows:
             batch.cycle(SHAPE)
     assert [row.answer.tokens for row in rows] == expected
+
+
+def test_no_drafter_reads_a_text_because_one_leaves_that_had_not_read_it(target, pool, monkeypatch):
+    monkeypatch.setattr(Worth, "reading_pays", lambda *_: False)
+    pool.worth.arms.history("second", "first", False).gain.value = 0.2
+    engine = Engine(target, pool, SHAPE)
+    with torch.inference_mode():
+        batch = engine.open_batch()
+        batch.admit(*engine.read(PROMPTS[0], 30))
+        (row,) = batch.proposer.rows
+        assert row.arms.incumbent == "second" and not row.is_awake
+        engine.remove_drafter("second")
+        assert row.arms.incumbent == "first" and not row.is_awake
+        while batch.rows:
+            batch.cycle(SHAPE)
 
 
 @pytest.mark.parametrize("busy", [False, True])

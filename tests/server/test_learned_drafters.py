@@ -54,11 +54,30 @@ def test_a_record_in_a_folder_that_cannot_be_read_is_not_waited_for(drafters, mo
 def test_what_a_comparison_has_shown_is_expected_of_an_expert_that_joins(drafters, monkeypatch):
     arms = ArmKnowledge(0.01)
     monkeypatch.setattr(drafters.pool, "worth", SimpleNamespace(arms=arms, forget_kinds=lambda kinds: None))
-    update_record(drafters.folder, lambda record: replace(record, versions=[replace(VERSION, base_gain=0.2)]))
+    update_record(drafters.folder, lambda record: replace(record, versions=[replace(VERSION, first_gain=0.2)]))
     follow(drafters)
     row = RowArms(arms, ["general", VERSION.name], advised=VERSION.name)
     assert row.beliefs[VERSION.name].mean == pytest.approx(np.log(1.2)) and row.best(0.02) == VERSION.name
     assert RowArms(arms, ["general", VERSION.name]).best(0.02) == "general"  # in requests of other kinds
+
+
+def test_what_was_learned_and_left_before_leaves_the_pool(tmp_path, monkeypatch):
+    update_record(tmp_path, lambda record: replace(record, versions=[VERSION]))
+    drafters = learned_drafters(tmp_path, monkeypatch)
+    drafters.pool.add(VERSION.name, Retrieval(), shape=TreeShape(6, 3, 2))  # it joined when the engine was opened
+    update_record(tmp_path, lambda record: LearnedRecord())  # all was deleted before the first look
+    assert follow(drafters) == ["general", VERSION.name]  # the record is that of an empty folder
+    update_record(tmp_path, lambda record: replace(record, num_deletions=1))
+    assert follow(drafters) == ["general"]
+
+
+def test_a_damaged_record_is_reported_while_serving_goes_on(tmp_path, monkeypatch):
+    update_record(tmp_path, lambda record: replace(record, versions=[VERSION]))
+    (tmp_path / "learning" / "learned.json").write_text("{")
+    learning_thread = Learning(learned_drafters(tmp_path, monkeypatch), None, lambda: None)
+    monkeypatch.setattr(learning_thread.ending, "wait", lambda _: learning_thread.ending.set())
+    learning_thread._work(lambda change: change())
+    assert learning_thread.state == "failed"
 
 
 def test_a_pool_without_a_router_sorts_requests_by_the_learner_s(tmp_path, monkeypatch):

@@ -41,6 +41,7 @@ from drafterforge.training.traffic import (
     is_adapter,
     name_of,
     new_prompts,
+    shortened,
     split_newest,
 )
 from drafterforge.training.traffic_gate import Gain, Verdict, is_worse, paired_gain
@@ -439,9 +440,24 @@ def test_a_record_of_an_earlier_version_opens(tmp_path):
     update_record(tmp_path, lambda record: replace(record, versions=[version(1)]))
     path = tmp_path / "learning" / "learned.json"
     values = json.loads(path.read_text())
-    del values["num_versions"], values["versions"][0]["replaces"], values["versions"][0]["base_gain"]
+    del values["num_versions"], values["versions"][0]["replaces"], values["versions"][0]["first_gain"]
+    values["versions"][0]["base_gain"] = 0.2
     path.write_text(json.dumps(values))
-    assert LearnedRecord.read(tmp_path) == LearnedRecord([version(1)], num_versions=1)
+    expected = replace(version(1), base_gain=0.2, first_gain=0.2)
+    assert LearnedRecord.read(tmp_path) == LearnedRecord([expected], num_versions=1)
+
+
+def test_a_record_names_the_newest_of_the_versions_that_have_left(monkeypatch):
+    monkeypatch.setattr(traffic, "MOST_VERSIONS", 2)
+    versions = [version(number, state=LEFT) for number in range(1, 7)]
+    versions[2] = replace(versions[2], state=JOINED, replaces=versions[0].name)
+    assert shortened(LearnedRecord(versions)).versions == [versions[0], versions[2], *versions[4:]]
+
+
+def test_a_damaged_record_keeps_no_server_from_starting_or_ending(tmp_path):
+    update_record(tmp_path, lambda record: replace(record, training="sql-traffic-0a1b-v1"))
+    (tmp_path / "learning" / "learned.json").write_text("{")
+    delete_texts(tmp_path, str(tmp_path), "tiny")
 
 
 def test_a_bundle_is_not_replaced_and_the_error_says_what_to_type(rounds):
