@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
-from drafterforge.artifacts.learned import FOLDER, JOINED, LEFT, LearnedRecord, delete_learned, update_record
+from drafterforge.artifacts.learned import (
+    JOINED,
+    LEFT,
+    LearnedRecord,
+    delete_learned,
+    learned_drafters,
+    update_record,
+)
 from drafterforge.artifacts.locate import artifact_dir
-from drafterforge.artifacts.manifest import canonical_json
+from drafterforge.artifacts.manifest import Manifest, canonical_json
 from drafterforge.artifacts.staging import drop_staging, open_staging, staging_folder
+from drafterforge.assembly.runs import RunsFolder
 from drafterforge.config.compose import to_dict
 from drafterforge.config.data import POOL_DOMAINS
 from drafterforge.config.learn import LearnCommandConfig
@@ -20,7 +27,6 @@ from drafterforge.config.progress import bar, say, table_console
 from drafterforge.data.answering import DATE
 from drafterforge.data.chat import prompt_ids
 from drafterforge.data.sources import jsonl_rows
-from drafterforge.data.stream import RECORD, erase_stream
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.held_out import held_out_prompts
 from drafterforge.evaluation.resume_cache import ResumeCache
@@ -28,13 +34,11 @@ from drafterforge.evaluation.rows import ALL_REQUESTS, OLD_PROMPTS
 from drafterforge.evaluation.traffic_replay import (
     TrafficReplay,
     gains_over_plain,
-    load_replay,
-    measurements_of,
     replay_curves,
     replay_rows,
     require_no_traffic,
-    save_replay,
 )
+from drafterforge.evaluation.traffic_resume import delete_interrupted, load_replay, measurements_of, save_replay
 from drafterforge.pipelines.learn import describe
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.reporting.artifact import require_lossless, write_report
@@ -72,14 +76,13 @@ def run(cfg: Config) -> Path:
         for settings in by_seed:
             if replays:  # the next one learns from nothing
                 forget(by_seed[len(replays) - 1])
-            if (finished := load_replay(cache, settings.seed, [*prompts, *old_prompts])) is None:
-                begin(settings, cache)
-                replay = TrafficReplay(settings, target, train)
-                finished = replay.run(prompts, old_prompts, lambda: progress.advance(1))
-                save_replay(cache, finished)
+            if (traffic := load_replay(cache, settings.seed, [*prompts, *old_prompts])) is None:
+                replay = open_replay(settings, target, cache)
+                traffic = replay.run(prompts, old_prompts, lambda: progress.advance(1))
+                save_replay(cache, traffic)
             else:
                 progress.advance(len(prompts) + len(old_prompts))
-            replays.append(finished)
+            replays.append(traffic)
     count, parts = len(prompts), parts_of(domains, len(old_prompts))
     gains_by_seed = {title: gains_over_plain(replays, part) for title, part in parts.items()}
     numerics = choose_numerics("auto", target)
@@ -118,7 +121,14 @@ def run(cfg: Config) -> Path:
 
 
 def open_cache(cfg: Config, target: Target, output: Path, prompts: Sequence[list[int]]) -> ResumeCache:
-    """The replays with single seeds that an interrupted command has finished."""
+    """The replays with single seeds that an interrupted command has finished.
+
+    ArtifactError if they had other settings, drafters or code.
+    """
+    runs = RunsFolder(cfg.runs_dir, target, quiet=True)
+    learned = learned_drafters(cfg.runs_dir, target.name)
+    drafters = [runs.find(name) for name in sorted({*runs.names()} - learned)]
+    router = runs.default_router()
     settings = {
         "learn": asdict(cfg.learn),
         "max_new_tokens": cfg.max_new_tokens,
@@ -129,23 +139,23 @@ def open_cache(cfg: Config, target: Target, output: Path, prompts: Sequence[list
         "target": target.fingerprint,
         "dtype": str(target.dtype),
         "device": describe_device(target.device),
+        "drafters": [Manifest.read(folder).as_parent() for folder in [*drafters, *([router] if router else [])]],
         "code": code_state(),
     }
-    return ResumeCache(open_staging(output, settings))
+    alternative = "name=OTHER runs_dir=OTHER"
+    return ResumeCache(open_staging(output, settings, replace=False, alternative=alternative, overwrites=False))
 
 
-def begin(cfg: Config, cache: ResumeCache) -> None:
-    """Delete what an interrupted replay with this seed has recorded and learned; ConfigError if there is more."""
-    begun, folder = f"begun-{cfg.seed}", cfg.traffic_dir
-    if cache.facts(begun):
-        record = LearnedRecord.read(folder)
-        names = record.absent | {version.name for version in record.versions}
-        delete_learned(cfg.runs_dir, cfg.target.folder_name, names)
-        erase_stream(folder)
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)
-        (folder / RECORD).unlink(missing_ok=True)
+def open_replay(cfg: Config, target: Target, cache: ResumeCache) -> TrafficReplay:
+    """A replay from the first request on; ConfigError if there is traffic that no interrupted replay has left."""
+    begun = f"begun-{cfg.seed}"
+    if facts := cache.facts(begun):
+        delete_interrupted(cfg, facts["run"])
     require_no_traffic(cfg)
-    cache.save_facts(begun, {"begun": True})
+    cache.save_facts(begun, {"run": ""})
+    replay = TrafficReplay(cfg, target, train)
+    cache.save_facts(begun, {"run": replay.log.run})
+    return replay
 
 
 def forget(cfg: Config) -> None:

@@ -44,7 +44,8 @@ class LearnedVersion:
     created: str  # UTC, ISO 8601
     replaces: str = ""  # the version of its kind that left as this one joined, and that a rollback brings back
     base_gain: float = 0.0  # as `gain`, over the best drafter that was not learned from traffic
-    first_gain: float = 0.0  # as `gain`, over the first drafter of `drafter=auto`
+    first: str = ""  # the first drafter of `drafter=auto`
+    first_gain: float = 0.0  # as `gain`, over that one
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,9 @@ def _with_new_keys(values: Any) -> Any:
     if not isinstance(values, dict) or not isinstance(versions := values.get("versions"), list):
         return values
     values = {"num_versions": len(versions), "fresh": {}, "min_answers": 0} | values
-    values["versions"] = [_version_with_new_keys(version) for version in versions]
+    fresh = {"replaces": "", "base_gain": 0.0, "first": "", "first_gain": 0.0}
+    values["versions"] = [fresh | version if isinstance(version, dict) else version for version in versions]
     return values
-
-
-def _version_with_new_keys(version: Any) -> Any:
-    if not isinstance(version, dict):
-        return version
-    base_gain = version.get("base_gain", 0.0)
-    return {"replaces": "", "base_gain": base_gain, "first_gain": base_gain} | version
 
 
 def learner_lock(traffic: Path) -> Path:

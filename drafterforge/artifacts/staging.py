@@ -27,12 +27,17 @@ def staging_folder(path: Path | str) -> Path:
 
 
 def open_staging(
-    path: Path | str, settings: Mapping[str, Any], replace: bool = True, alternative: str = "name=OTHER"
+    path: Path | str,
+    settings: Mapping[str, Any],
+    replace: bool = True,
+    alternative: str = "name=OTHER",
+    overwrites: bool = True,
 ) -> Path:
     """The locked staging folder of `path`, emptied if it was started with other settings.
 
     replace: without it, work of other settings raises ArtifactError instead.  alternative: what a user types to leave
-    that work.  Raises ArtifactError, too, if another process works in the folder.
+    that work.  overwrites: whether overwrite=true deletes it.  Raises ArtifactError, too, if another process works in
+    the folder.
     """
     folder, settings = staging_folder(path), plain_json(settings)
     with report_write_errors(folder):
@@ -44,7 +49,7 @@ def open_staging(
         reason = ""
         try:
             if not replace:
-                require_same_settings(path, settings, alternative)
+                require_same_settings(path, settings, alternative, overwrites)
             stored = json.loads(config.read_bytes())
             is_intact = isinstance(stored, dict)
             reason = first_difference(with_present_keys(stored, settings), settings) if is_intact else "damaged"
@@ -63,7 +68,9 @@ def open_staging(
     return folder
 
 
-def require_same_settings(path: Path | str, settings: Mapping[str, Any], alternative: str = "name=OTHER") -> None:
+def require_same_settings(
+    path: Path | str, settings: Mapping[str, Any], alternative: str = "name=OTHER", overwrites: bool = True
+) -> None:
     """ArtifactError if the staging folder of `path` has work of other settings; locks and changes nothing."""
     folder = staging_folder(path)
     config = folder / "config.json"
@@ -77,7 +84,7 @@ def require_same_settings(path: Path | str, settings: Mapping[str, Any], alterna
         changed = changed.removeprefix("config.")
         raise ArtifactError(
             f"{folder} has unfinished work of other settings ({changed}); type those from there to go on, "
-            f"overwrite=true to delete it, or {alternative} to leave it"
+            f"{'overwrite=true to delete it, ' if overwrites else ''}or {alternative} to leave it"
         )
 
 

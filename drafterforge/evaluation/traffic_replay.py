@@ -24,9 +24,7 @@ from drafterforge.data.stream import StreamRecord
 from drafterforge.drafters.retrieval.model import Retrieval, RetrievalSpec
 from drafterforge.errors import ConfigError
 from drafterforge.evaluation.lossless import Mismatch, PlainComparison
-from drafterforge.evaluation.measurements import Measurement, RequestInfo, load_measurements, save_measurements
 from drafterforge.evaluation.methods import Method, rotate
-from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import build_row, tokens_per_s
 from drafterforge.runtime.answer_log import AnswerLog
 from drafterforge.runtime.engine import Engine
@@ -51,37 +49,6 @@ class ReplayedTraffic:
     answers: dict[str, list[Generation]]
     mismatches: list[Mismatch] = field(default_factory=list)  # first differences from plain decoding
     learned: list[tuple[int, LearnedVersion]] = field(default_factory=list)  # requests before it, and the version
-
-
-def measurements_of(traffic: ReplayedTraffic) -> list[Measurement]:
-    """The answers of every method, for `cycles.parquet`."""
-    seed: dict[str, Any] = {"axis": "seed", "at": traffic.seed}
-    return [
-        Measurement(name, [RequestInfo(number, "")], [answer], answer.time_s["total"], group=number, **seed)
-        for name, answers in traffic.answers.items()
-        for number, answer in enumerate(answers)
-    ]
-
-
-def save_replay(cache: ResumeCache, traffic: ReplayedTraffic) -> None:
-    """Save a finished replay with one seed."""
-    name = f"seed-{traffic.seed}"
-    save_measurements(cache.folder / f"{name}.parquet", measurements_of(traffic))
-    learned = [[number, asdict(version)] for number, version in traffic.learned]
-    cache.save_facts(name, {"mismatches": [mismatch.as_dict() for mismatch in traffic.mismatches], "learned": learned})
-
-
-def load_replay(cache: ResumeCache, seed: int, prompts: Sequence[list[int]]) -> ReplayedTraffic | None:
-    """The replay of these prompts with this seed; None if none was finished."""
-    if not (facts := cache.facts(name := f"seed-{seed}")):
-        return None
-    answers: dict[str, list[Generation]] = {}
-    for measurement in load_measurements(cache.folder / f"{name}.parquet"):
-        done = answers.setdefault(measurement.method, [])
-        done.append(replace(measurement.answers[0], prompt=prompts[len(done)]))
-    mismatches = [Mismatch(**entry) for entry in facts["mismatches"]]
-    learned = [(number, LearnedVersion(**entry)) for number, entry in facts["learned"]]
-    return ReplayedTraffic(seed, answers, mismatches, learned)
 
 
 def replay_rows(

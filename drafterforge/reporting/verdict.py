@@ -122,7 +122,7 @@ def _lossless(report: Mapping[str, Any]) -> tuple[str, str, list[str]]:
         return "lossy", f"NOT LOSSLESS: {_many(strict + batched, 'mismatch', 'mismatches')}", faults
     if wrong:
         kinds = sorted({text(row.get("dtype")) for row in checked if count(row.get("mismatches"))})
-        reason = "with fast numerics in half precision, rounding decides near ties; the margins are listed below"
+        reason = "with fast numerics in half precision, rounding decides near ties; the report lists the margins"
         return "differs", f"{_many(wrong, 'answer differs', 'answers differ')} in {', '.join(kinds)}", [reason]
     loose = _loose_ends(live)
     if checked:

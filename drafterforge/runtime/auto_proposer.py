@@ -306,7 +306,7 @@ class AutoProposer(Proposer):
         features: Sequence[Tensor],
         cost: float | None = None,
     ) -> None:
-        """Add a drafter, which sleeps in all rows.  features: as for `admit`."""
+        """Add a drafter, which sleeps in all rows.  features: as for `admit`; none if `keeps_features`."""
         self.states.add(name, texts, features)
         for row in self.rows:
             row.arms.add(name)

@@ -167,8 +167,9 @@ class LearnedDrafters:
             self.pool.worth.forget_kinds(record.drafters)
             for version in record.of_state(JOINED):
                 if (name := version.name + self.suffix) in self.pool.names:
-                    gain = math.log1p(version.first_gain)
-                    self.pool.worth.arms.expect(name, self.pool.names[0], gain, version.num_judged)
+                    first = self.pool.names[0]  # of a bundle it may differ from that of `runs_dir`
+                    gain = version.first_gain if version.first == domain_of(first) else version.base_gain
+                    self.pool.worth.arms.expect(name, first, math.log1p(gain), version.num_judged)
 
 
 class Learning:

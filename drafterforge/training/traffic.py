@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 ROUND = 16  # answers between two looks, at least, where a kind has too few distinct prompts
 PASSES = 10  # over the answers that an expert is trained on, at most: more of few answers make it worse
 VALIDATIONS = 8  # of a training
-MOST_VERSIONS = 100  # that a record holds although they have left or never joined
+MOST_VERSIONS = 100  # the newest ones, which a record names even if they do not draft
 SPARE = 16  # times the tokens that a training reads, of which the newest answers are looked at
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Callback]], Path]
 
@@ -214,7 +214,7 @@ class TrafficLearner:
                 current = current.with_state(incumbent, LEFT)
             versions, fresh = [*current.versions, version], current.fresh | {kind: 0}
             current = replace(current, versions=versions, num_versions=number, training="", fresh=fresh)
-            return shortened(self.bounded(replace(current, newest=current.newest | {kind: newest})))
+            return self.bounded(replace(current, newest=current.newest | {kind: newest}))
 
         try:
             update_record(self.folder, lambda current: replace(require_current(current, record, kind), training=name))
@@ -237,6 +237,7 @@ class TrafficLearner:
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
                 replaces="" if verdict.incumbent_leaves else incumbent,
                 base_gain=verdict.base_gain,
+                first=verdict.first,
                 first_gain=verdict.first_gain,
             )
             current = update_record(self.folder, add)
@@ -247,6 +248,7 @@ class TrafficLearner:
         finally:
             self.delete_unfinished()
         self.delete_unrecorded(current)
+        update_record(self.folder, shortened)  # of versions whose files are gone
         return current.versions[-1]
 
     def answers(self) -> dict[str, list[Answer]]:

@@ -38,7 +38,8 @@ class Verdict:
 
     gain: Gain  # of the new drafter
     base_gain: float = 0.0  # of the new drafter over the best one that was not learned from traffic
-    first_gain: float = 0.0  # of the new drafter over the first one of `drafter=auto`
+    first: str = ""  # the first drafter of `drafter=auto`
+    first_gain: float = 0.0  # of the new drafter over that one
     incumbent_leaves: bool = False  # the drafter learned before is worse than another one for certain
 
 
@@ -85,6 +86,6 @@ def judge_drafter(
     gain = paired_gain(candidate, by_drafter)
     base = {rival: lengths for rival, lengths in by_drafter.items() if rival not in learned}
     base_gain = paired_gain(candidate, base).mean if base else gain.mean
-    first_gain = paired_gain(candidate, {rivals[0]: by_drafter[rivals[0]]}).mean
+    first_gain = paired_gain(candidate, {(first := rivals[0]): by_drafter[first]}).mean
     is_known_worse = len(by_drafter) > 1 and bool(incumbent) and is_worse(by_drafter.pop(incumbent), by_drafter)
-    return Verdict(gain, base_gain, first_gain, is_known_worse)
+    return Verdict(gain, base_gain, first, first_gain, is_known_worse)

@@ -8,8 +8,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -18,13 +19,14 @@ from drafterforge.artifacts.learned import LearnedRecord
 from drafterforge.data.served import served_rows
 from drafterforge.data.stream import StreamRecord
 from drafterforge.errors import DrafterforgeError
+from drafterforge.runtime import answer_log
 from tests.faults import harness
 from tests.faults.commands import SMOKE
 from tests.faults.faults import Outcome
 from tests.faults.harness import Bench, Command
 
 START_S = 120.0  # longest time until the server answers
-LEARNED_S = 240.0  # longest time until a learner that was not killed has judged an expert
+LEARNED_S = 240.0  # longest time until a round begins, or a learner that was not killed has judged an expert
 RECORDING = ("drafter=sql", "learn=on", "learn.train=false", "learn.ring_gb=0.0005")
 TRAINING = ("drafter=pool", "learn=on", "learn.min_answers=16", "learn.held_out=4", "learn.steps=4")
 GENERALIST = Command("general", ("train-drafter", "domain=general", *SMOKE), ())
@@ -61,9 +63,9 @@ class Server:
         return None
 
     def end(self, number: int) -> harness.Ending:
-        """Send a signal and wait."""
+        """Send a signal and wait; a server may have run for longer than a command."""
         os.kill(self.process.child, number)
-        return self.process.finish()
+        return replace(self.process, began=time.monotonic()).finish()
 
 
 def kill_server(bench: Bench, chance: random.Random) -> Outcome:
@@ -89,11 +91,27 @@ def kill_server(bench: Bench, chance: random.Random) -> Outcome:
     return Outcome("serve", "kill", outcome.moments, outcome.wrong + _problems(folder))
 
 
+def _wait(holds: Callable[[], bool]) -> None:
+    """Wait until something holds, for `LEARNED_S` at most."""
+    limit = time.monotonic() + LEARNED_S
+    while not holds() and time.monotonic() < limit:
+        time.sleep(0.02)
+
+
+def _runs(pid: int | None) -> bool:
+    """Whether a process runs; one that has ended and that nobody waited for does not."""
+    try:
+        return pid is not None and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def kill_learner(bench: Bench, chance: random.Random) -> Outcome:
     """Kill a learner, or the server that has started it, up to three times; then let a round end."""
     outcome, runs, answers = Outcome("learn", "kill"), bench.fresh(), dict[str, list[int] | None]()
     folder = runs / "tiny" / "traffic"
     assert bench.run(GENERALIST, runs).code == 0
+    answer_log.FLUSH_S = 1.0  # in the processes that are forked from here on
     server = Server(bench, runs, TRAINING)
 
     def ask(number: int) -> None:
@@ -105,22 +123,24 @@ def kill_learner(bench: Bench, chance: random.Random) -> Outcome:
     for kill in range(chance.randint(1, 3)):
         for number in range(30 * kill, 30 * kill + 30):
             ask(number)
-        time.sleep(chance.uniform(0, 15))  # until a learner looks at answers, trains, compares
-        round_name, code = LearnedRecord.read(folder).training, -signal.SIGKILL
-        learner = server.learner if chance.random() < 0.5 else None
-        if learner is None:
+        if chance.random() < 0.7:
+            _wait(lambda: LearnedRecord.read(folder).training != "")
+        time.sleep(chance.uniform(0, 4))
+        round_name, code, learner = LearnedRecord.read(folder).training, -signal.SIGKILL, server.learner
+        kills_server = learner is None or chance.random() < 0.5
+        if kills_server:
             code = server.end(signal.SIGKILL).code
-            server = Server(bench, runs, TRAINING)
+            _wait(lambda pid=learner: not _runs(pid))
         else:
             os.kill(learner, signal.SIGKILL)
-        outcome.moments.append(f"{'server' if learner is None else 'learner'}, round {round_name or 'none'}: {code}")
-        ask(0)
+        outcome.moments.append(f"{'server' if kills_server else 'learner'}, round {round_name or 'none'}: {code}")
         outcome.wrong += [f"half: {path}" for path in harness.half_artifacts(runs)] + _problems(folder)
-    before, limit = LearnedRecord.read(folder).num_versions, time.monotonic() + LEARNED_S
+        server = Server(bench, runs, TRAINING) if kills_server else server
+        ask(0)
+    before = LearnedRecord.read(folder).num_versions
     for number in range(1000, 1030):
         ask(number)
-    while LearnedRecord.read(folder).num_versions == before and time.monotonic() < limit:
-        time.sleep(0.1)
+    _wait(lambda: LearnedRecord.read(folder).num_versions > before)
     record = LearnedRecord.read(folder)
     if record.num_versions == before or record.error:
         outcome.wrong.append(f"learned nothing: {record.error}")

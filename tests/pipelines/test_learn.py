@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from drafterforge.artifacts.folder import open_artifact
-from drafterforge.artifacts.learned import FOLDER, LearnedRecord
+from drafterforge.artifacts.learned import FOLDER, LearnedRecord, lock_learner
 from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.engines import open_engine
 from drafterforge.assembly.runs import RunsFolder
@@ -22,7 +24,7 @@ from drafterforge.config.serving import ServeConfig
 from drafterforge.config.target import TargetConfig
 from drafterforge.data.answers import SPLITS, AnswerSet
 from drafterforge.data.stream import StreamRecord, used_bytes
-from drafterforge.evaluation import lossless
+from drafterforge.evaluation import lossless, traffic_resume
 from drafterforge.evaluation.measurements import load_measurements
 from drafterforge.evaluation.traffic_replay import ReplayedTraffic, TrafficReplay
 from drafterforge.pipelines import learn_replay
@@ -221,6 +223,19 @@ def test_a_learner_that_cannot_start_is_reported(tmp_path, monkeypatch):
         time.sleep(0.05)
     assert process.watch() == "failed"
     assert "learn must be one of" in (tmp_path / FOLDER / LOG).read_text()
+
+
+def test_a_replay_deletes_no_answers_but_those_of_an_interrupted_one(tmp_path, monkeypatch):
+    rows = [SimpleNamespace(id="aa-00000001"), SimpleNamespace(id="aa-00000002")]
+    monkeypatch.setattr(traffic_resume, "served_shards", lambda folder: [(folder, rows)])
+    assert traffic_resume.is_left_by("aa", tmp_path) and not traffic_resume.is_left_by("", tmp_path)
+    rows.append(SimpleNamespace(id="bb-00000001"))  # of a server that was started since
+    assert not traffic_resume.is_left_by("aa", tmp_path)
+    rows.clear()
+    assert traffic_resume.is_left_by("", tmp_path)
+    lock = lock_learner(tmp_path)
+    assert not traffic_resume.is_left_by("", tmp_path)
+    os.close(lock)
 
 
 def test_a_replay_learns_from_a_log_and_reports_what_it_brings(pool, tmp_path, monkeypatch):

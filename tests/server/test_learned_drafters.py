@@ -54,7 +54,8 @@ def test_a_record_in_a_folder_that_cannot_be_read_is_not_waited_for(drafters, mo
 def test_what_a_comparison_has_shown_is_expected_of_an_expert_that_joins(drafters, monkeypatch):
     arms = ArmKnowledge(0.01)
     monkeypatch.setattr(drafters.pool, "worth", SimpleNamespace(arms=arms, forget_kinds=lambda kinds: None))
-    update_record(drafters.folder, lambda record: replace(record, versions=[replace(VERSION, first_gain=0.2)]))
+    version = replace(VERSION, base_gain=0.1, first="general", first_gain=0.2)
+    update_record(drafters.folder, lambda record: replace(record, versions=[version]))
     follow(drafters)
     row = RowArms(arms, ["general", VERSION.name], advised=VERSION.name)
     assert row.beliefs[VERSION.name].mean == pytest.approx(np.log(1.2)) and row.best(0.02) == VERSION.name
