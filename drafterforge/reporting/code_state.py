@@ -71,6 +71,8 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "349ceaca1a3a": "890451fb99db",  # selectors: states name their drafters
     "af88f7d20e38": "2c4851138c3e",  # router: which router sorts served traffic
     "dd7138b6e8d0": "df33e5639cd5",  # runtime: kinds of requests that a server has learned
+    "0df3d4ac82e8": "a8046c2735d8",  # drafters: those that join a pool whose rows keep their features
+    "df33e5639cd5": "19653c3b601d",  # runtime: the same
 }
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")
 CHOOSERS = ("", "none", "static", "oracle")  # selectors and schedulers that run no code of their room

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import httpx
 
@@ -106,12 +107,12 @@ def _runs(pid: int | None) -> bool:
         return False
 
 
+@mock.patch.object(answer_log, "FLUSH_S", 1.0)  # also in the processes that are forked meanwhile
 def kill_learner(bench: Bench, chance: random.Random) -> Outcome:
     """Kill a learner, or the server that has started it, up to three times; then let a round end."""
     outcome, runs, answers = Outcome("learn", "kill"), bench.fresh(), dict[str, list[int] | None]()
     folder = runs / "tiny" / "traffic"
     assert bench.run(GENERALIST, runs).code == 0
-    answer_log.FLUSH_S = 1.0  # in the processes that are forked from here on
     server = Server(bench, runs, TRAINING)
 
     def ask(number: int) -> None:
