@@ -22,6 +22,7 @@ PRIOR_REQUESTS, REQUEST_HORIZON = 4.0, 200.0  # requests that the prior counts f
 DRIFT_TOKENS = 512.0  # tokens after which a gain is as unknown as at first
 FIRST_COMPARISON = 16  # tokens of an answer before drafters are compared; then at twice as many, and so on
 WINDOW = 128  # most tokens that drafters are compared on
+ASSUMED_DRAFTING = 0.25  # seconds of drafting, in those of a pass of one node, until cycles are known
 LEAST_ROUNDS = 8  # positions that a comparison needs
 
 
@@ -70,7 +71,7 @@ class ArmKnowledge:
         """pass_s: seconds of a target pass of one node."""
         self.gains: dict[tuple[str, str, bool], GainHistory] = {}  # of a drafter over another; whether it was advised
         self.draft_s: dict[str, Mean] = {}  # seconds in which each drafter drafts for a row, as many levels as usual
-        self.assumed_read_s = 0.01 * pass_s
+        self.assumed_read_s, self.assumed_draft_s = 0.01 * pass_s, ASSUMED_DRAFTING * pass_s
         self.read_s = Mean(self.assumed_read_s, 1.0, REQUEST_HORIZON)  # seconds in which a drafter reads a token
         self.noise = Mean(1.0, 1.0, REQUEST_HORIZON)  # variance of a comparison, times its tokens
         self.answer_tokens = Mean(64.0, 1.0, REQUEST_HORIZON)
@@ -103,9 +104,8 @@ class ArmKnowledge:
     def add_drafting(self, name: str, seconds: float) -> None:
         """Learn how long a drafter drafts for a row; at first it is assumed to take as long as the others."""
         if name not in self.draft_s:
-            values = [mean.value for mean in self.draft_s.values()]
-            first = (float(np.median(values)), PRIOR_REQUESTS) if values else (seconds, 1.0)
-            self.draft_s[name] = Mean(*first, REQUEST_HORIZON)
+            assumed_s = np.median([mean.value for mean in self.draft_s.values()] or [self.assumed_draft_s])
+            self.draft_s[name] = Mean(float(assumed_s), PRIOR_REQUESTS, REQUEST_HORIZON)
         self.draft_s[name].add_seconds(seconds, self.assumed_read_s)
 
 

@@ -23,7 +23,7 @@ from drafterforge.runtime.arms import WINDOW, ArmKnowledge, RowArms, Stakes, com
 from drafterforge.runtime.averages import Mean
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.shapes import ROOT_ALONE, bounds
-from drafterforge.runtime.worth import MOST_UNREAD, NEURAL_TRIES, CycleLimits, RowWorth
+from drafterforge.runtime.worth import NEURAL_TRIES, CycleLimits, RowWorth
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.merge import join_trees
 
@@ -148,19 +148,15 @@ class AutoProposer(Proposer):
     def _reading(self, request: Request, arms: RowArms) -> tuple[bool, bool]:
         """Whether a drafter reads the prompt, and whether it does so although that does not seem to pay.
 
-        After many unread prompts one is read anyway.
+        After some unread prompts one is read anyway.
         """
         count = max(len(self.rows) + 1, round(self.worth.num_rows.value))  # rows that it would be decoded with
         row = self.worth.row(request.temperature, count, self._kind(arms))
         num_new = min(self.worth.arms.answer_tokens.value, request.max_new_tokens)
         pays = self.worth.reading_pays(row, request.num_tokens, num_new, count)
-        if not pays and row.traffic.num_unread < MOST_UNREAD:
-            row.traffic.num_unread += 1
-            return False, False
-        row.traffic.num_unread = 0
-        if not pays:
+        if tries := row.traffic.tries_reading(pays):
             self.worth.doubt_neural(row.traffic)
-        return True, not pays
+        return pays or tries, tries
 
     def join_row(self, reader: ChoosingReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.limits import DraftLimits
-from drafterforge.runtime.arms import ArmKnowledge
+from drafterforge.runtime.arms import ASSUMED_DRAFTING, ArmKnowledge
 from drafterforge.runtime.averages import MOST_TIMES, Mean
 from drafterforge.runtime.verify_costs import VerifyCosts
 
@@ -31,8 +31,7 @@ STALE = 4.0  # cycles that what was learned before such a pause counts for: the 
 ROW_HORIZON, TRAFFIC_HORIZON, COST_HORIZON, RATE_HORIZON = 64.0, 400.0, 50.0, 100.0  # cycles that averages reach back
 ASSUMED_TOKENS = (0.5, 0.75, 0.9)  # that chains of 1, 2 and 3 nodes add, until cycles are known
 ASSUMED_NEURAL = 0.3  # tokens that the neural drafter adds beyond its seconds, until cycles are known
-MOST_UNREAD = 64  # requests in a row whose prompts no drafter reads; then one does, to learn what it is worth
-ASSUMED_DRAFTING = 0.25  # seconds of drafting, in those of a pass of one node
+FEWEST_UNREAD, MOST_UNREAD = 8, 64  # requests in a row whose prompts no drafter reads before one is read as a try
 PRIOR = 24.0  # cycles that the averages of earlier requests count for in a new one
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
 LEAST_COST = 0.1  # of a pass of one node, see `Mean.add_seconds`
@@ -54,11 +53,23 @@ class Traffic:
         self.skipped = 0  # cycles since one drafted, counted on from request to request
         self.neural_skipped = 0  # drafting cycles since the neural drafter ran, counted likewise
         self.num_unread = 0  # requests in a row whose prompts no drafter has read
+        self.unread_pause = FEWEST_UNREAD  # of these before one is read as a try
+
+    def tries_reading(self, pays: bool) -> bool:
+        """Whether a drafter reads the next prompt as a try, where reading does not seem to pay."""
+        if pays:
+            self.num_unread, self.unread_pause = 0, FEWEST_UNREAD
+            return False
+        if self.num_unread < self.unread_pause:
+            self.num_unread += 1
+            return False
+        self.num_unread, self.unread_pause = 0, min(2 * self.unread_pause, MOST_UNREAD)
+        return True
 
     def as_prior(self, net: float) -> Traffic:
         """What another kind of requests begins with.  net: assumed for that kind."""
         traffic = Traffic(net)
-        traffic.num_unread = MOST_UNREAD  # its first request shows what its drafter is worth
+        traffic.num_unread = FEWEST_UNREAD  # its first request shows what its drafter is worth
         for name in MEANS:
             mean = getattr(self, name)
             setattr(traffic, name, Mean(mean.value, min(mean.weight, PRIOR), mean.horizon))
@@ -108,6 +119,7 @@ class CycleLimits(DraftLimits):
     ended: float = 0.0  # when the drafting ended
     seconds: float = 0.0  # that the decisions took
     reaches: Sequence[float] = ()  # of the newest level
+    levels: int = 1  # that the neural drafter has drafted
 
     def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
         """See `DraftLimits`."""
@@ -136,12 +148,13 @@ class CycleLimits(DraftLimits):
             shares = [min(new / max(old, 1e-6), 1.0) for new, old in zip(reaches, self.reaches, strict=True)]
             worth.level_share.add(sum(shares) / len(shares))
         self.reaches = reaches
-        share, level = worth.level_share.value, self.rate * worth.level_s.value / len(neural)
-        levels = [  # what the next level is expected to bring exceeds its seconds, and those of verifying a node of it
-            (share * value - self.min_probability) * state.calibration > level
+        share, price = worth.level_share.value, self.rate * worth.level_s.value / len(neural)
+        pays = [  # what the next level is expected to bring exceeds its seconds, and those of verifying a node of it
+            (share * value - self.min_probability) * state.calibration > price
             for value, state in zip(reaches, neural, strict=True)
         ]
-        goes_on = torch.tensor(levels, device=reach.device)
+        self.levels += any(pays)
+        goes_on = torch.tensor(pays, device=reach.device)
         self.seconds += time.perf_counter() - began
         return goes_on
 
@@ -268,14 +281,14 @@ class Worth:
         tokens, passing = sum(map(len, record.emitted)), min(passing, MOST_TIMES * pass_s)
         beside = sum(record.seconds[step] for step in ("draft", "select", "schedule"))
         most = MOST_TIMES * max(pass_s, batch * self.neural_cycle_s)
-        seconds, apart = passing + min(beside, most), self._reading_apart(record, limits)
+        seconds, catch_up_s = passing + min(beside, most), self._catch_up_s(record, limits)
         decay = 1.0 - 1.0 / RATE_HORIZON
         old_tokens, old_seconds = self.rates.get(batch, (0.0, 0.0))
         self.rates[batch] = (decay * old_tokens + tokens, decay * old_seconds + seconds)
         drafting = [index for index, row in enumerate(rows) if row.drafts]
         rate = self.rate(batch)
         plain_s = passing * self.costs.of(batch, batch) / self.costs.of(batch * count, batch)
-        extra_s = max(passing + min(beside - apart, most) - plain_s, 0.0)
+        extra_s = max(passing + min(beside - catch_up_s, most) - plain_s, 0.0)
         for index, row in enumerate(rows):
             if row.drafts:
                 added = record.counts[index] - 1.0
@@ -294,8 +307,8 @@ class Worth:
             if neural := [row for row in part.rows if row.uses_neural]:
                 self._learn_neural_costs(neural, record, part)
 
-    def _reading_apart(self, record: CycleRecord, limits: Sequence[CycleLimits]) -> float:
-        """Seconds in which drafters read tokens of earlier cycles; drafting in every cycle would not take them."""
+    def _catch_up_s(self, record: CycleRecord, limits: Sequence[CycleLimits]) -> float:
+        """Seconds in which drafters wake, or read what was decoded while they paused: no cost of drafting always."""
         parts = [(part.reading, sum(row.uses_neural for row in part.rows)) for part in limits if part.catches_up]
         return record.seconds["refresh"] + sum(max(read - rows * self.reading_s.value, 0.0) for read, rows in parts)
 
@@ -325,10 +338,9 @@ class Worth:
         self.neural_s.add_seconds(drafting + verifying, least_s)
         if not limits.catches_up:
             self.reading_s.add_seconds(limits.reading / len(neural), least_s)
-        levels = max(len(limits.clock) - 1, 1)
-        self.num_levels.add(levels)
+        self.num_levels.add(limits.levels)
         # drafters are compared by trees of as many levels
-        usual = drafting + (self.num_levels.value - levels) * self.level_s.value / len(neural)
-        self.arms.add_drafting(limits.drafter, max(usual, LEAST_COST * drafting))
+        missing_s = (self.num_levels.value - limits.levels) * self.level_s.value / len(neural)
+        self.arms.add_drafting(limits.drafter, max(drafting + missing_s, LEAST_COST * drafting))
         if len(limits.clock) > 2:
             self.level_s.add_seconds((limits.clock[-1] - limits.clock[1]) / (len(limits.clock) - 2), least_s)

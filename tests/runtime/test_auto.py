@@ -13,7 +13,7 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError
-from drafterforge.runtime import auto_proposer
+from drafterforge.runtime import auto_proposer, worth
 from drafterforge.runtime.arm_states import ArmStates
 from drafterforge.runtime.arms import ArmKnowledge
 from drafterforge.runtime.auto_proposer import AutoProposer, ChoosingReader
@@ -95,9 +95,9 @@ def test_changing_drafters_never_changes_the_text(target, pool, max_batch, sampl
 def test_trees_do_not_depend_on_the_order_in_which_a_drafter_wakes(target, monkeypatch, order, drafting):
     torch.manual_seed(3)
     fused = {name: FusedDrafter(tiny_drafter(target, 40), target.backbone.embedding) for name in ("first", "second")}
-    worth = new_worth()
-    proposer = AutoProposer(Pool(fused, "static", worth=worth), SHAPE)
-    monkeypatch.setattr(worth, "limits", lambda *_: SimpleNamespace(seconds=0.0))
+    pool = Pool(fused, "static", worth=new_worth())
+    proposer = AutoProposer(pool, SHAPE)
+    monkeypatch.setattr(pool.worth, "limits", lambda *_: SimpleNamespace(seconds=0.0))
     texts = [torch.tensor(prompt) for prompt in PROMPTS[::2] + PROMPTS[3:]]
     for text in texts:
         features = target.forward(text[None, :-1], torch.arange(len(text) - 1)[None], None)[1][0]
@@ -272,7 +272,8 @@ def play_prompts(target, pool, prompts: list[list[int]]) -> tuple[list[list[int]
 
 @pytest.mark.parametrize("names", [["first"], ["first", "second", "other"]])
 def test_prompts_are_read_where_that_pays_and_once_in_a_while(target, pool, names, monkeypatch):
-    monkeypatch.setattr(auto_proposer, "MOST_UNREAD", 3)
+    monkeypatch.setattr(worth, "FEWEST_UNREAD", 3)
+    monkeypatch.setattr(worth, "MOST_UNREAD", 3)
     pool.drafters = {name: pool.drafters[name] for name in names}
     expected = [answer.tokens for answer in Engine(target).generate(PROMPTS * 2, 40)]
     pool.worth.arms.read_s.value, pool.worth.arms.read_s.weight = 1e3, 1e9  # seconds
@@ -316,7 +317,8 @@ def test_requests_of_a_kind_have_averages_of_their_own(target, pool):
 
 
 def test_a_drafter_that_looked_dear_on_a_busy_machine_is_tried_again(target, pool, monkeypatch):
-    monkeypatch.setattr(auto_proposer, "MOST_UNREAD", 3)
+    monkeypatch.setattr(worth, "FEWEST_UNREAD", 3)
+    monkeypatch.setattr(worth, "MOST_UNREAD", 3)
     tried = []
 
     def learn(self: Worth, row, *rest) -> None:  # the load of this machine decides nothing else
@@ -324,15 +326,15 @@ def test_a_drafter_that_looked_dear_on_a_busy_machine_is_tried_again(target, poo
         row.neural_tries = max(row.neural_tries - 1, 0)
 
     monkeypatch.setattr(Worth, "_learn_row", learn)
-    worth = pool.worth
-    worth.row(0.0, 1)
-    (traffic,) = worth.traffic.values()
-    worth.neural_s.value, worth.neural_s.weight = 10.0, 50.0  # seconds
+    knowledge = pool.worth
+    knowledge.row(0.0, 1)
+    (traffic,) = knowledge.traffic.values()
+    knowledge.neural_s.value, knowledge.neural_s.weight = 10.0, 50.0  # seconds
     traffic.neural_net.value, traffic.neural_net.weight = -5.0, 400.0
     expected = [answer.tokens for answer in Engine(target).generate(PROMPTS, 40)]
     answers, read = play_prompts(target, pool, PROMPTS)
     assert answers == expected and read == [False, False, False, True]
-    assert worth.neural_s.value < 5.0 and tried.count(True) == auto_proposer.NEURAL_TRIES
+    assert knowledge.neural_s.value < 5.0 and tried.count(True) == auto_proposer.NEURAL_TRIES
 
 
 def test_a_drafter_that_sleeps_at_first_wakes_once_the_answer_is_long(target, pool, monkeypatch):

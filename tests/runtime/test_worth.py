@@ -17,7 +17,7 @@ from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.verify_costs import VerifyCosts, costs_path, verify_costs
-from drafterforge.runtime.worth import LONGEST_PAUSE, NEURAL_PAUSE, SHORTEST_PAUSE, Worth
+from drafterforge.runtime.worth import FEWEST_UNREAD, LONGEST_PAUSE, NEURAL_PAUSE, SHORTEST_PAUSE, Traffic, Worth
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import likeliest
@@ -122,6 +122,14 @@ def test_short_answers_try_again_too():
     assert any(all(play(worth, 40, 4, 0.012)) for _ in range(200))  # once tries have shown that drafting pays
 
 
+def test_reading_is_tried_after_pauses_that_double_up_to_a_limit():
+    traffic = Traffic(0.0)
+    tries = np.flatnonzero([traffic.tries_reading(pays=False) for _ in range(400)])
+    assert tries[0] == FEWEST_UNREAD and np.diff(tries).tolist() == [17, 33, 65, 65, 65, 65, 65]
+    assert not traffic.tries_reading(pays=True)
+    assert [traffic.tries_reading(pays=False) for _ in range(9)] == [False] * 8 + [True]
+
+
 def test_a_row_that_gains_always_drafts():
     assert all(play(Worth(VerifyCosts((1, 5, 16), (0.010, 0.012, 0.040))), 300, 2, 0.012))
 
@@ -157,6 +165,17 @@ def test_reading_and_waking_after_a_pause_are_no_cost_of_drafting():
     assert nets[1] == pytest.approx(nets[0], abs=0.02) == pytest.approx(nets[2], abs=0.02)
 
 
+@pytest.mark.parametrize(("reaches", "levels"), [([0.0], 1), ([0.9, 0.0], 2), ([0.9, 0.9], 3)])
+def test_levels_are_counted_whether_a_tree_ends_by_its_depth_or_before(reaches, levels):
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
+    row = worth.row(0.0, 1)
+    row.uses_neural = True
+    limits = worth.limits([row], 1, 5, "eagle")
+    for level, reach in enumerate(reaches, start=1):
+        limits.go_on(level, torch.tensor([reach]))
+    assert limits.levels == levels
+
+
 def test_drafters_are_compared_by_trees_of_equal_depth():
     worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
     row = worth.row(0.0, 1)
@@ -164,8 +183,8 @@ def test_drafters_are_compared_by_trees_of_equal_depth():
         name, levels = (("deep", 5), ("flat", 2))[number % 2]
         row.drafts = row.uses_neural = True
         limits = worth.limits([row], 1, 5, name)
-        limits.clock = [0.001 * level for level in range(levels + 1)]
-        limits.ended = limits.clock[-1]
+        limits.clock = [0.001 * level for level in range(levels)]  # a tree of all levels does not ask after the last
+        limits.levels, limits.ended = levels, 0.001 * levels
         worth.learn([row], finished_cycle(5, 2, 0.011, limits.ended), [limits])
     assert worth.arms.extra_s("deep", "flat") == pytest.approx(0.0, abs=3e-4)
 
