@@ -26,6 +26,7 @@ JOINED, LEFT, REJECTED = "joined", "left", "rejected"
 FOLDERS = "traffic-folders.json"  # in the target's folder of runs: where else traffic is recorded and learned from
 TEXTS = ("answers", "features")  # artifacts that training makes of recorded answers
 LOCK_S = 0.05
+MOST_VERSIONS = 100  # the newest ones, which a record names even if they are not needed
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,16 @@ class LearnedRecord:
     def absent(self) -> set[str]:
         """Names of versions that do not draft, that of the round under way included."""
         return {version.name for version in self.versions if version.state != JOINED} | {self.training} - {""}
+
+    @property
+    def needed(self) -> set[str]:
+        """Names of versions that draft, or would draft after a rollback."""
+        return {name for version in self.of_state(JOINED) for name in (version.name, version.replaces)}
+
+    def shortened(self) -> LearnedRecord:
+        """The record without old versions that are not needed."""
+        names = self.needed | {version.name for version in self.versions[-MOST_VERSIONS:]}
+        return replace(self, versions=[version for version in self.versions if version.name in names])
 
     def with_state(self, name: str, state: str) -> LearnedRecord:
         """The record with another state of one version."""

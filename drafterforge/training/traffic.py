@@ -62,7 +62,6 @@ log = logging.getLogger(__name__)
 ROUND = 16  # answers between two looks, at least, where a kind has too few distinct prompts
 PASSES = 10  # over the answers that an expert is trained on, at most: more of few answers make it worse
 VALIDATIONS = 8  # of a training
-MOST_VERSIONS = 100  # the newest ones, which a record names even if they do not draft
 SPARE = 16  # times the tokens that a training reads, of which the newest answers are looked at
 Train = Callable[[TrainDrafterConfig, Target, JoinedAnswers, Sequence[Callback]], Path]
 
@@ -248,7 +247,7 @@ class TrafficLearner:
         finally:
             self.delete_unfinished()
         self.delete_unrecorded(current)
-        update_record(self.folder, shortened)  # of versions whose files are gone
+        update_record(self.folder, LearnedRecord.shortened)  # of versions whose files are gone
         return current.versions[-1]
 
     def answers(self) -> dict[str, list[Answer]]:
@@ -356,17 +355,8 @@ class TrafficLearner:
 
     def delete_unrecorded(self, record: LearnedRecord) -> None:
         """Delete what was learned and neither drafts nor would draft after a rollback."""
-        remaining = {name for version in record.of_state(JOINED) for name in (version.name, version.replaces)}
-        deleted = {version.name for version in record.versions} - remaining
+        deleted = {version.name for version in record.versions} - record.needed
         delete_learned(self.cfg.runs_dir, self.target.name, deleted)
-
-
-def shortened(record: LearnedRecord) -> LearnedRecord:
-    """The record without old versions that neither draft nor would draft after a rollback."""
-    needed = {name for version in record.of_state(JOINED) for name in (version.name, version.replaces)}
-    newest = {version.name for version in record.versions[-MOST_VERSIONS:]}
-    versions = [version for version in record.versions if version.name in needed | newest]
-    return replace(record, versions=versions)
 
 
 def with_fresh(record: LearnedRecord, fresh: dict[str, int], current: LearnedRecord) -> LearnedRecord:

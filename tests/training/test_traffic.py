@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from drafterforge.artifacts import learned
 from drafterforge.artifacts.atomic import ASKED_S, save_json_atomic
 from drafterforge.artifacts.learned import (
     JOINED,
@@ -41,7 +42,6 @@ from drafterforge.training.traffic import (
     is_adapter,
     name_of,
     new_prompts,
-    shortened,
     split_newest,
 )
 from drafterforge.training.traffic_gate import Gain, Verdict, is_worse, paired_gain
@@ -447,10 +447,10 @@ def test_a_record_of_an_earlier_version_opens(tmp_path):
 
 
 def test_a_record_names_the_newest_of_the_versions_that_have_left(monkeypatch):
-    monkeypatch.setattr(traffic, "MOST_VERSIONS", 2)
+    monkeypatch.setattr(learned, "MOST_VERSIONS", 2)
     versions = [version(number, state=LEFT) for number in range(1, 7)]
     versions[2] = replace(versions[2], state=JOINED, replaces=versions[0].name)
-    assert shortened(LearnedRecord(versions)).versions == [versions[0], versions[2], *versions[4:]]
+    assert LearnedRecord(versions).shortened().versions == [versions[0], versions[2], *versions[4:]]
 
 
 def test_a_damaged_record_keeps_no_server_from_starting_or_ending(tmp_path):
