@@ -120,7 +120,7 @@ def test_a_lora_is_planned_where_the_command_would_train_it(folder, capsys):
         assert planned(folder, "device=h100", *typed) == 0
         captured = capsys.readouterr()
         assert ("sql adds a LoRA to general" in captured.err) == (not typed)
-        tables.append(captured.out.partition("next: ")[0])
+        tables.append(captured.out.partition("fits: ")[0])
     assert tables[0] == tables[1] != tables[2]
 
 
