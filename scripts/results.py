@@ -160,12 +160,21 @@ def selectors(report: Report) -> Iterator[str]:
 
 
 def premise(report: Report) -> Iterator[str]:
-    """MAT of generalists, experts and HedgeSpec, by domain of the question."""
+    """MAT of generalists, experts and HedgeSpec, by domain of the question; gains by training steps."""
     rows = report["rows"]
     methods = [key for key in rows[0] if key not in ("domain", "questions")]
-    yield f"MAT by domain, on {rows[0]['questions']} held-out questions each; experts in their own domain:"
+    fewest, most = (bound(row["questions"] for row in rows) for bound in (min, max))
+    count = str(most) if fewest == most else f"{fewest} to {most}"
+    yield f"MAT by domain, on {count} held-out questions each; experts in their own domain:"
     cells = [[row["domain"], *(f"{row[key]:.2f}" if row[key] else "" for key in methods)] for row in rows]
     yield table(["domain", *methods], cells)
+    yield (
+        "Validation accept length over that before training, by training steps of an expert, best so far; mean of the "
+        "experts. The control has taken as many steps as all of them together:"
+    )
+    headings = [*report["by_steps"][0]]
+    cells = [[str(row["steps"]), *(f"{row[key]:.2f}x" for key in headings[1:])] for row in report["by_steps"]]
+    yield table(headings, cells)
 
 
 def learned(report: Report) -> Iterator[str]:

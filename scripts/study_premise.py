@@ -20,17 +20,22 @@ Figures are ratios of MAT over all questions of a group, with intervals of 95 % 
     hedge_full_control, hedge_lora_control   the same over `control`
     control                      over `public`
     unseen_full, unseen_lora     the expert of the unseen domain there, over `public`
+
+A second table has the gain in validation accept length by training steps of an expert: the mean over the experts, and
+the control after as many steps as all of them together.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from drafterforge.artifacts.locate import artifact_dir
@@ -55,6 +60,7 @@ FULL, LORA = "full", "lora"
 TUNING = {FULL: ("drafter=eagle3",), LORA: ("drafter=lora", "trainer.lr=4e-3")}
 STEPS = 80  # of an expert
 UNSEEN_PROMPTS = 500
+VALIDATION = "val/accept_length"
 REPLAYED = (
     "suite.max_new_tokens=64",
     "suite.timed_prompts=0",
@@ -208,6 +214,27 @@ def compare(plan: Plan, typed: Sequence[str]) -> tuple[dict[str, float], list[di
     return figures, [row_of(domain, methods) for domain in (plan.general, *plan.experts, plan.unseen)]
 
 
+def gains_by_steps(plan: Plan, typed: Sequence[str]) -> list[dict[str, float]]:
+    """Gains of the experts, by their training steps, and of the control after as many steps as all of them together."""
+    cfg = config_of(typed)
+
+    def validations(name: str) -> dict[int, float]:
+        path = artifact_dir(cfg.runs_dir, cfg.target.name, "drafters", name) / "curves.json"
+        return {row["step"]: row[VALIDATION] for row in json.loads(path.read_text()) if VALIDATION in row}
+
+    experts = {tuning: [validations(f"{domain}-{tuning}") for domain in plan.experts] for tuning in TUNING}
+    control, rows = validations(CONTROL), []
+    for steps in sorted({step for runs in experts.values() for run in runs for step in run} - {0}):
+        gains = {name: fmean(gain_at(run, steps) for run in runs) for name, runs in experts.items()}
+        rows.append({"steps": steps, **gains, CONTROL: gain_at(control, steps * len(plan.experts))})
+    return rows
+
+
+def gain_at(validations: Mapping[int, float], steps: int) -> float:
+    """The best validation until then, over that before training."""
+    return max(value for step, value in validations.items() if step <= steps) / validations[0]
+
+
 def played_of(folder: Path) -> dict[str, Played]:
     """Tokens and cycles of every question in a report's replays."""
     played: dict[str, Played] = {}
@@ -249,14 +276,18 @@ def row_of(domain: str, methods: Mapping[str, Played]) -> dict[str, Any]:
     return row
 
 
-def show(figures: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print MAT by domain, and the ratios."""
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(
-            *("" if cell is None else f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row.values())
-        )
-    console.print(table)
+def show(
+    figures: Mapping[str, float], rows: Sequence[Mapping[str, Any]], by_steps: Sequence[Mapping[str, float]]
+) -> None:
+    """Print MAT by domain, gains by training steps, and the ratios."""
+    for lines in (rows, by_steps):
+        table = Table(*lines[0])
+        for row in lines:
+            cells = (
+                "" if cell is None else f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row.values()
+            )
+            table.add_row(*cells)
+        console.print(table)
     for name, value in figures.items():
         if f"{name}_low" in figures:
             console.print(f"{name}: {value:.3f} ({figures[f'{name}_low']:.3f} to {figures[f'{name}_high']:.3f})")
@@ -288,15 +319,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (code := run(plan, options.typed, options.list)) or options.list:
             return code
         figures, rows = compare(plan, options.typed)
+        by_steps = gains_by_steps(plan, options.typed)
     except DrafterforgeError as error:
         print(f"study_premise: {error}", file=sys.stderr)
         return 2
-    show(figures, rows)
+    show(figures, rows, by_steps)
     if options.json:
         target = config_of(options.typed).target
         device = choose_device(target.device)
         dtype = str(choose_dtype(target.dtype, device)).removeprefix("torch.")
-        save_record(options.json, "premise", device, dtype, figures, rows)
+        save_record(options.json, "premise", device, dtype, figures, rows, {"by_steps": by_steps})
     return 0
 
 

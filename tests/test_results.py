@@ -195,8 +195,10 @@ def test_experts_are_shown_by_domain(results):
     module = importlib.import_module("results")
     rows = [
         {"domain": "chat", "questions": 80, "public": 2.0, "experts_full": None},
-        {"domain": "sql", "questions": 80, "public": 2.0, "experts_full": 2.5},
+        {"domain": "sql", "questions": 78, "public": 2.0, "experts_full": 2.5},
     ]
-    text = "\n".join(module.premise({"rows": rows}))
-    assert "on 80 held-out questions each" in text
+    by_steps = [{"steps": 20, "full": 1.25, "lora": 1.1, "control": 1.3}]
+    text = "\n".join(module.premise({"rows": rows, "by_steps": by_steps}))
+    assert "on 78 to 80 held-out questions each" in text
     assert "| chat | 2.00 |  |" in text and "| sql | 2.00 | 2.50 |" in text
+    assert "| steps | full | lora | control |" in text and "| 20 | 1.25x | 1.10x | 1.30x |" in text

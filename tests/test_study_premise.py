@@ -14,6 +14,13 @@ from tests.test_scripts import SCRIPTS, import_script
 
 DOMAINS = ("chat", "clinical", "math", "sql")
 TOKENS = 12  # of every answer
+VALIDATIONS = {  # accept lengths by step
+    "math-full": {0: 1.0, 20: 1.25, 40: 1.5},
+    "sql-full": {0: 2.0, 20: 2.5},  # ended early
+    "math-lora": {0: 1.0, 20: 1.25, 40: 1.0},
+    "sql-lora": {0: 1.0, 20: 1.25, 40: 1.25},
+    "control": {0: 1.0, 40: 1.5, 80: 2.0},
+}
 
 
 @pytest.fixture
@@ -46,6 +53,13 @@ def write_replays(report: Path, lengths: dict[str, dict[str, int]]) -> None:
     save_measurements(report / FILE, measurements)
 
 
+def write_validations(drafter: Path, lengths: dict[int, float]) -> None:
+    """The curve of a training.  lengths: step -> validation accept length."""
+    drafter.mkdir(parents=True)
+    rows = [{"step": step, "val/accept_length": length} for step, length in lengths.items()]
+    (drafter / "curves.json").write_text(json.dumps([*rows, {"step": 90, "train/loss": 1.0}]))
+
+
 def test_every_command_is_accepted(study, folder):
     plan = study.Plan(folder, folder, "chat", "clinical", num_questions=80, expert_steps=240)
     steps = list(plan.steps())
@@ -73,6 +87,8 @@ def test_figures_are_ratios_of_mat(study, folder, tmp_path, capsys, monkeypatch)
     write_replays(reports / "premise-control", control)
     unseen = {"public": 2, "clinical-full": 4, "clinical-lora": 6}
     write_replays(reports / "premise-clinical", {f"{name} alone": {"clinical": n} for name, n in unseen.items()})
+    for name in ("math-full", "sql-full", "math-lora", "sql-lora", "control"):
+        write_validations(tmp_path / "runs" / "smollm2-135m" / "drafters" / name, VALIDATIONS[name])
     path = tmp_path / "premise.json"
     assert study.main([str(folder), str(folder), "--json", str(path), f"runs_dir={tmp_path / 'runs'}"]) == 0
     record = json.loads(path.read_text())
@@ -87,6 +103,10 @@ def test_figures_are_ratios_of_mat(study, folder, tmp_path, capsys, monkeypatch)
     rows = {row["domain"]: row for row in record["rows"]}
     assert list(rows) == ["chat", "math", "sql", "clinical"] and rows["sql"]["questions"] == 3
     assert rows["chat"]["experts_full"] is None and rows["clinical"]["experts_lora"] == 6
+    assert record["by_steps"] == [
+        {"steps": 20, "full": 1.25, "lora": 1.25, "control": 1.5},  # of the control, those of two experts
+        {"steps": 40, "full": 1.375, "lora": 1.25, "control": 2.0},
+    ]
     assert "experts_full: 2.000 (2.000 to 2.000)" in capsys.readouterr().out
 
 
