@@ -172,7 +172,7 @@ def premise(report: Report) -> Iterator[str]:
         "Validation accept length over that before training, by training steps of an expert, best so far; mean of the "
         "experts. The control has taken as many steps as all of them together:"
     )
-    headings = [*report["by_steps"][0]]
+    headings = ["steps", *(key for key in report["by_steps"][0] if key != "steps")]
     cells = [[str(row["steps"]), *(f"{row[key]:.2f}x" for key in headings[1:])] for row in report["by_steps"]]
     yield table(headings, cells)
 
