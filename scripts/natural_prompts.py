@@ -12,7 +12,8 @@ CLONE is a git clone of a public repository, of which these are read:
     TellinaTool/nl2bash            shell                 MIT (data/bash)
 
 `--also` adds the prompts of JSONL files NAME.jsonl, lines of {"messages", "domain", "source", "licence"}, and
-`--held-out` the questions of others; `code` is called `python`, and lines of a grammar or of PubMedQA are left out.
+`--held-out` the questions of others; `code` is called `python`, and lines of a grammar, of PubMedQA or of
+Universal Dependencies are left out.
 OUT/prompts/DOMAIN.jsonl is for `data=jsonl path=`, OUT/questions/DOMAIN.jsonl for `suite.questions=`; together they
 are what scripts/study_premise.py takes.  A domain without held-out files, and chat, keeps 120 prompts as questions.
 """
@@ -34,7 +35,7 @@ from drafterforge.errors import ConfigError, DrafterforgeError
 MAX_WORDS = 300
 QUESTIONS = 120
 NAMES = {"code": "python"}
-LEFT_OUT = ("grammar", "pubmedqa")  # sources: not natural; only of the domain `clinical`
+LEFT_OUT = ("grammar", "pubmedqa", "UniversalDependencies")  # not natural; only of `clinical`; a share-alike licence
 
 Row = dict[str, Any]
 

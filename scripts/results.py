@@ -168,10 +168,7 @@ def premise(report: Report) -> Iterator[str]:
     yield f"MAT by domain, on {count} held-out questions each; experts in their own domain:"
     cells = [[row["domain"], *(f"{row[key]:.2f}" if row[key] else "" for key in methods)] for row in rows]
     yield table(["domain", *methods], cells)
-    yield (
-        "Validation accept length over that before training, by training steps of an expert, best so far; mean of the "
-        "experts. The control has taken as many steps as all of them together:"
-    )
+    yield "Validation accept length over that at the start, by steps of an expert; the control took those of all:"
     headings = ["steps", *(key for key in report["by_steps"][0] if key != "steps")]
     cells = [[str(row["steps"]), *(f"{row[key]:.2f}x" for key in headings[1:])] for row in report["by_steps"]]
     yield table(headings, cells)

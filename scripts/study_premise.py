@@ -20,6 +20,7 @@ Figures are ratios of MAT over all questions of a group, with intervals of 95 % 
     hedge_full_control, hedge_lora_control   the same over `control`
     control                      over `public`
     unseen_full, unseen_lora     the expert of the unseen domain there, over `public`
+    unseen_control               the control there, which has not learned from it either, over `public`
 
 A second table has the gain in validation accept length by training steps of an expert: the mean over the experts, and
 the control after as many steps as all of them together.
@@ -211,6 +212,7 @@ def compare(plan: Plan, typed: Sequence[str]) -> tuple[dict[str, float], list[di
         for base, suffix in ((PUBLIC, ""), (CONTROL, f"_{CONTROL}")):
             figures |= ratios(f"hedge_{tuning}{suffix}", methods[f"hedge_{tuning}"], methods[base], groups["hedge"])
     figures |= ratios(CONTROL, methods[CONTROL], methods[PUBLIC], groups["hedge"])
+    figures |= ratios(f"unseen_{CONTROL}", methods[CONTROL], methods[PUBLIC], groups["unseen"])
     return figures, [row_of(domain, methods) for domain in (plan.general, *plan.experts, plan.unseen)]
 
 

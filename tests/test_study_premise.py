@@ -94,7 +94,7 @@ def test_figures_are_ratios_of_mat(study, folder, tmp_path, capsys, monkeypatch)
     record = json.loads(path.read_text())
     figures = record["figures"]
     assert (figures["experts_full"], figures["experts_lora"]) == (2.0, 1.5)
-    assert (figures["unseen_full"], figures["unseen_lora"]) == (2.0, 3.0)
+    assert (figures["unseen_full"], figures["unseen_lora"], figures["unseen_control"]) == (2.0, 3.0, 1.5)
     assert (figures["control"], figures["control_low"], figures["control_high"]) == (1.5, 1.5, 1.5)
     # per domain 6 cycles a prompt with `public`, 3 with a full expert and 4 with the control
     assert figures["hedge_full"] == pytest.approx(18 / 12)
