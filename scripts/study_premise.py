@@ -12,12 +12,14 @@ KEY=VALUE are settings of all commands, such as runs_dir=.  They make:
     NAME-full, NAME-lora   an expert of each further domain, which starts from `public`
     control                `public`, trained further on all experts' answers, for as many steps as they took together
     experts of `--unseen`, from as few prompts as a user may have; nothing else learns from it
-    replays                mean accepted tokens (MAT) of all of them on the questions, and of HedgeSpec over the experts
+    replays                mean accepted tokens (MAT) of all of them on the questions, and of the selectors
+                           `hedgespec` and `hedgespec-prompt` over the experts
 
 Figures are ratios of MAT over all questions of a group, with intervals of 95 % over questions:
     experts_full, experts_lora   each expert in its domain, over `public`
-    hedge_full, hedge_lora       HedgeSpec over `public` and the experts, over `public`
-    hedge_full_control, hedge_lora_control   the same over `control`
+    hedge_full, hedge_lora       `hedgespec` over `public` and the experts, over `public`
+    prompt_full, prompt_lora     `hedgespec-prompt` over `public` and the experts, over `public`
+    hedge_full_control, ...      each of the four over `control`
     control                      over `public`
     unseen_full, unseen_lora     the expert of the unseen domain there, over `public`
     unseen_control               the control there, which has not learned from it either, over `public`
@@ -35,6 +37,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -56,7 +59,8 @@ from bench_record import save_record
 from rich.console import Console
 from rich.table import Table
 
-PUBLIC, CONTROL, HEDGE = "public", "control", "hedgespec"
+PUBLIC, CONTROL = "public", "control"
+SELECTORS = {"hedge": "hedgespec", "prompt": "hedgespec-prompt"}  # names in figures -> selectors
 FULL, LORA = "full", "lora"
 TUNING = {FULL: ("drafter=eagle3",), LORA: ("drafter=lora", "trainer.lr=4e-3")}
 STEPS = 80  # of an expert
@@ -144,7 +148,7 @@ class Plan:
         """The command that replays a pool on the questions."""
         words = ["suite=papers", f"name=premise-{name}", f"suite.questions={self.questions}", *REPLAYED]
         words += [f"suite.benchmarks=[{','.join(benchmarks)}]", f"suite.num_prompts={self.num_questions}"]
-        words += [f"suite.selectors=[{HEDGE}]", f"pool.drafters=[{','.join(drafters)}]"]
+        words += [f"suite.selectors=[{','.join(SELECTORS.values())}]", f"pool.drafters=[{','.join(drafters)}]"]
         return Step("reports", f"premise-{name}", ("eval", *words))
 
 
@@ -203,15 +207,16 @@ def compare(plan: Plan, typed: Sequence[str]) -> tuple[dict[str, float], list[di
     methods = {PUBLIC: played[CONTROL][f"{PUBLIC} alone"], CONTROL: played[CONTROL][f"{CONTROL} alone"]}
     for tuning in TUNING:
         methods[f"experts_{tuning}"] = experts_of(plan, tuning, played)
-        methods[f"hedge_{tuning}"] = played[tuning][HEDGE]
-    groups = {"experts": plan.experts, "hedge": [plan.general, *plan.experts], "unseen": [plan.unseen]}
+        methods |= {f"{key}_{tuning}": played[tuning][name] for key, name in SELECTORS.items()}
+    groups = {"experts": plan.experts, "seen": [plan.general, *plan.experts], "unseen": [plan.unseen]}
     figures = {}
     for tuning in TUNING:
         figures |= ratios(f"experts_{tuning}", methods[f"experts_{tuning}"], methods[PUBLIC], groups["experts"])
         figures |= ratios(f"unseen_{tuning}", methods[f"experts_{tuning}"], methods[PUBLIC], groups["unseen"])
-        for base, suffix in ((PUBLIC, ""), (CONTROL, f"_{CONTROL}")):
-            figures |= ratios(f"hedge_{tuning}{suffix}", methods[f"hedge_{tuning}"], methods[base], groups["hedge"])
-    figures |= ratios(CONTROL, methods[CONTROL], methods[PUBLIC], groups["hedge"])
+        for name, (base, suffix) in product(SELECTORS, ((PUBLIC, ""), (CONTROL, f"_{CONTROL}"))):
+            ours = methods[f"{name}_{tuning}"]
+            figures |= ratios(f"{name}_{tuning}{suffix}", ours, methods[base], groups["seen"])
+    figures |= ratios(CONTROL, methods[CONTROL], methods[PUBLIC], groups["seen"])
     figures |= ratios(f"unseen_{CONTROL}", methods[CONTROL], methods[PUBLIC], groups["unseen"])
     return figures, [row_of(domain, methods) for domain in (plan.general, *plan.experts, plan.unseen)]
 

@@ -81,8 +81,8 @@ def test_figures_are_ratios_of_mat(study, folder, tmp_path, capsys, monkeypatch)
     public = dict.fromkeys(DOMAINS, 2)
     for tuning, gain in (("full", 4), ("lora", 3)):
         alone = {f"{name}-{tuning} alone": public | {name: gain} for name in ("math", "sql")}
-        hedge = public | {"math": gain, "sql": gain}
-        write_replays(reports / f"premise-{tuning}", {"public alone": public, **alone, "hedgespec": hedge})
+        hedge = {"hedgespec": public | {"math": gain, "sql": gain}, "hedgespec-prompt": public | {"sql": gain}}
+        write_replays(reports / f"premise-{tuning}", {"public alone": public, **alone, **hedge})
     control = {"public alone": public, "control alone": dict.fromkeys(DOMAINS, 3)}
     write_replays(reports / "premise-control", control)
     unseen = {"public": 2, "clinical-full": 4, "clinical-lora": 6}
@@ -100,6 +100,7 @@ def test_figures_are_ratios_of_mat(study, folder, tmp_path, capsys, monkeypatch)
     assert figures["hedge_full"] == pytest.approx(18 / 12)
     assert figures["hedge_full_low"] < figures["hedge_full"] < figures["hedge_full_high"]
     assert figures["hedge_full_control"] == pytest.approx(12 / 12)
+    assert figures["prompt_full"] == pytest.approx(18 / 15)
     rows = {row["domain"]: row for row in record["rows"]}
     assert list(rows) == ["chat", "math", "sql", "clinical"] and rows["sql"]["questions"] == 3
     assert rows["chat"]["experts_full"] is None and rows["clinical"]["experts_lora"] == 6

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.judging import Judgement, Truth
-from drafterforge.drafters.proposer import JudgedProposer, PromptReader, Request, SoloProposer
+from drafterforge.drafters.proposer import JudgedPrompt, JudgedProposer, PromptReader, Request, SoloProposer
 from drafterforge.errors import ConfigError
 from drafterforge.tree.branch import expand_with_proposals
 from drafterforge.tree.expand import Growth, Step, expand
@@ -70,12 +71,14 @@ class TextReading(ABC):
 class DrafterGroup(ABC):
     """State of N drafters for every row.  Reading of committed tokens may be deferred until it is needed."""
 
+    judges_prompts: ClassVar[bool] = False  # whether the reader of a prompt can judge the drafters
+
     @abstractmethod
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
 
-    def prompt_reader(self) -> PromptReader:
-        """Reads the prompt of a row that is to join."""
+    def prompt_reader(self, judged: JudgedPrompt | None = None) -> PromptReader:
+        """Reads the prompt of a row that is to join.  judged: tokens to judge the drafters on, if `judges_prompts`."""
         return PromptReader()
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
@@ -150,7 +153,7 @@ class SoloGroup(DrafterGroup):
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def prompt_reader(self) -> PromptReader:
+    def prompt_reader(self, judged: JudgedPrompt | None = None) -> PromptReader:
         return self.proposer.prompt_reader()
 
     def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:

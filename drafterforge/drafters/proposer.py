@@ -15,6 +15,20 @@ from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.judging import Judgement, Truth, judge_sets
 from drafterforge.tree.grow import Tree, TreeShape
 
+MOST_JUDGED = 128  # newest tokens on which drafters are judged when a prompt was read; the last is the answer's first
+
+
+class JudgedPrompt(NamedTuple):
+    """Which tokens of a prompt drafters are judged on while they read it."""
+
+    first: int  # index of the first one, see `first_judged`; all later ones are judged too
+    top_k: Sequence[int]  # number of proposals that count, of each drafter, [N]
+
+
+def first_judged(num_tokens: int) -> int:
+    """Index of the first token on which drafters are judged, at least 2.  num_tokens: of the prompt."""
+    return max(num_tokens + 1 - MOST_JUDGED, 2)
+
 
 class PromptReader:
     """Reads a prompt in parts before its row joins; this default reads nothing, `Proposer.admit` reads it all."""
@@ -30,6 +44,10 @@ class PromptReader:
         """As `read`; whether the `top_k` best proposals held each token, [A].  This default knows no proposals."""
         self.read(text, features)
         return []
+
+    def hit_rates(self) -> Tensor | None:
+        """Share of the judged tokens that were among each drafter's proposals, [N]; None: no drafter was judged."""
+        return None
 
 
 class Request(NamedTuple):

@@ -18,7 +18,7 @@ from drafterforge.evaluation.measurements import Measurement, load_measurements,
 from drafterforge.replay.counterfactual import Counterfactual, CycleOutcomes
 from drafterforge.runtime.rows import Generation
 
-ARRAYS = ("accepted", "choices")
+ARRAYS = ("accepted", "prompt_hit_rates", "choices")
 METADATA = ("names", "depths", "begin", "end", "hold_cycles")
 
 
@@ -91,9 +91,12 @@ def _counterfactuals(path: Path) -> dict[str, Counterfactual] | None:
 
 
 def _read(scheduler: str, metadata: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> Counterfactual:
+    """A counterfactual; KeyError if it lacks hit rates on prompts, as in files of earlier versions."""
     keys = [key.name for key in fields(CycleOutcomes)]
     outcomes = [
         CycleOutcomes(**{key: arrays.get(f"{scheduler}/{number}.{key}") for key in keys})
         for number in range(metadata.pop("outcomes"))
     ]
-    return Counterfactual(**metadata, outcomes=outcomes, **{key: arrays.get(f"{scheduler}/{key}") for key in ARRAYS})
+    recorded = {key: arrays.get(f"{scheduler}/{key}") for key in ARRAYS}
+    recorded["prompt_hit_rates"] = arrays[f"{scheduler}/prompt_hit_rates"]
+    return Counterfactual(**metadata, outcomes=outcomes, **recorded)

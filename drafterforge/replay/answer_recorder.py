@@ -87,9 +87,13 @@ class AnswerRecorder:
         """The counterfactual of a greedy answer under each scheduler."""
         begin, end = len(answer.prompt), len(answer.prompt) + len(answer.tokens)
         if len(answer.tokens) < 2:  # no cycle
-            outcomes, accepted = CycleOutcomes.undrafted(len(self.pool.names), 0), np.zeros((len(self.pool.names), end))
+            count = len(self.pool.names)
+            outcomes, rates = [CycleOutcomes.undrafted(count, 0)], np.full(count, np.nan)
+            accepted = np.zeros((count, end))
             return {
-                name: Counterfactual(pool.names, pool.levels(self.shape), begin, end, [outcomes], accepted)
+                name: Counterfactual(
+                    pool.names, pool.levels(self.shape), begin, end, outcomes, accepted, prompt_hit_rates=rates
+                )
                 for name, pool in self.pools.items()
             }
         trace = record_answer(
@@ -103,7 +107,13 @@ class AnswerRecorder:
     def _counterfactual(self, name: str, trace: Trace, traces: Traces) -> Counterfactual:
         scheduler, pool = self.schedulers[name], self.pools[name]
         base = Counterfactual(
-            pool.names, pool.levels(self.shape), trace.begin, len(trace.tokens), [trace.outcomes], trace.accepted
+            pool.names,
+            pool.levels(self.shape),
+            trace.begin,
+            len(trace.tokens),
+            [trace.outcomes],
+            trace.accepted,
+            prompt_hit_rates=trace.prompt_hit_rates,
         )
         if self.scheduled:
             shapes, choices = self._scheduled_shapes(scheduler, traces, self.generators[name])

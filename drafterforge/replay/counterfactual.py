@@ -77,6 +77,7 @@ class Counterfactual:
     accepted: np.ndarray  # [N, T] 1 if the token is among the drafter's proposals, else 0 (greedy)
     choices: np.ndarray | None = None  # [N, R] index in `outcomes` of the choice made at the root; -1: no choice
     hold_cycles: int = 1  # cycles for which a choice is held
+    prompt_hit_rates: np.ndarray | None = None  # [N] see `Selector.read_prompt`; None: not recorded
 
     @property
     def num_tokens(self) -> int:
@@ -127,5 +128,6 @@ class Counterfactual:
             depths=depths,
             outcomes=[outcomes.select(rows, scale) for outcomes in self.outcomes],
             accepted=self.accepted[rows],
+            prompt_hit_rates=None if self.prompt_hit_rates is None else self.prompt_hit_rates[rows],
             choices=None if self.choices is None else self.choices[rows],
         )

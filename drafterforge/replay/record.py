@@ -16,6 +16,7 @@ from torch import Tensor
 
 from drafterforge.drafters.base import CandidateIndex
 from drafterforge.drafters.group import DrafterGroup, TextReading
+from drafterforge.drafters.proposer import first_judged
 from drafterforge.drafters.registry import kind_of
 from drafterforge.errors import DrafterforgeError
 from drafterforge.replay.counterfactual import CycleOutcomes
@@ -94,6 +95,7 @@ class _PositionRecorder:
         self.numbers = {name: number for number, name in enumerate(pool.names)}
         self.num_roots = text.end - 1 - text.begin
         self.accepted = np.zeros((len(pool.names), text.end))
+        self.prompt_hit_rates = np.full(len(pool.names), np.nan)
         self.outcomes = CycleOutcomes.undrafted(len(pool.names), self.num_roots)
         self.traced: dict[str, list[np.ndarray]] = {}  # by drafter of `spec`, see `_trace`
         self.indexed: dict[tuple, tuple[np.ndarray, dict[int, Evidence]]] = {}  # by index and shape, see `_look_up`
@@ -107,7 +109,11 @@ class _PositionRecorder:
         if reading is None:
             self._draft_stepwise(names[0], group, shapes[0])
             return
-        self.accepted[[self.numbers[name] for name in names]] = reading.accepted.cpu().numpy()
+        numbers, accepted = [self.numbers[name] for name in names], reading.accepted.cpu().numpy()
+        self.accepted[numbers] = accepted
+        on_prompt = accepted[:, first_judged(self.text.begin) : self.text.begin + 1]
+        if group.judges_prompts and on_prompt.size:
+            self.prompt_hit_rates[numbers] = on_prompt.mean(axis=1)
         for member, (name, shape) in enumerate(zip(names, shapes, strict=True)):
             if name in self.spec.drafters:
                 self.traced[name] = self._trace(name, reading, member)
@@ -150,7 +156,7 @@ class _PositionRecorder:
                     np.stack([arrays[name] for name in drafters]) for arrays in (probs, traced_overlaps)
                 )
                 results["branches"] = BranchTrace(masses, stacked[-1], overlaps)
-        return results | {"accepted": self.accepted, "outcomes": outcomes}
+        return results | {"accepted": self.accepted, "prompt_hit_rates": self.prompt_hit_rates, "outcomes": outcomes}
 
     def _trace(self, name: str, reading: TextReading, member: int) -> list[np.ndarray]:
         """A drafter's arrays of `BY_DRAFTER`; for branches also their tokens [R, D, C] and ranks."""

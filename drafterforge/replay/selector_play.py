@@ -189,6 +189,8 @@ def play_selector(
     needs = selector.needs
     if (needs.coverage or needs.overlap) and counterfactual.outcomes[0].coverage is None:
         raise DrafterforgeError(f"{selector.name} needs counterfactuals with branches; record them with branches=True")
+    if needs.prompt and counterfactual.prompt_hit_rates is None:
+        raise DrafterforgeError(f"{selector.name} needs counterfactuals with hit rates on prompts, which these lack")
     cycles = 0
 
     def pick(root: int) -> int:
@@ -215,6 +217,8 @@ def play_selector(
 
     if advice is not None:
         selector.advise(advice)
+    if needs.prompt:
+        selector.read_prompt(counterfactual.prompt_hit_rates)
     selector.begin(list(prompt))
     played = counterfactual.play(pick, after)
     selector.end()

@@ -68,6 +68,7 @@ class Trace:
     log_q: np.ndarray  # [N, R] float32, of the token after the root; -inf outside the drafter's vocabulary
     # for selectors; not stored
     accepted: np.ndarray | None = None  # [M, T] whether the token is among the proposals of each drafter of the pool
+    prompt_hit_rates: np.ndarray | None = None  # [M] see `Counterfactual`
     outcomes: CycleOutcomes | None = None  # [M, R] of drafters with one tree, coverages summed over levels
     branches: BranchTrace | None = None  # if recorded
 

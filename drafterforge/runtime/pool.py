@@ -17,7 +17,7 @@ from drafterforge.runtime.worth import Worth
 from drafterforge.schedulers.base import Scheduler
 from drafterforge.selectors import advised
 from drafterforge.selectors import selector as build_selector
-from drafterforge.selectors.base import Selector
+from drafterforge.selectors.base import Needs, Selector
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
@@ -57,6 +57,7 @@ class Pool:
         advice = router is not None and worth is None and isinstance(selector, str)
         self.options = advised(selector, options) if advice else options
         self.idle: list[Selector] = []  # of finished requests; they may carry over what they learned
+        self._needs: tuple[list[str], Needs] | None = None  # of the selector of these drafters
         self.host_embedding: Tensor | None = None  # the target's, for schedulers that read texts beside a GPU
         self.kinds: dict[str, str] = {}  # drafter -> kind of the requests for which the router advises it
         self.stacks: dict[tuple[str, ...], Any] = {}  # names of drafters -> their stacked weights
@@ -84,9 +85,11 @@ class Pool:
         return self.scheduler.depth if self.scheduled(name, drafter) else self.shape_of(name, shape).depth
 
     @property
-    def needs_overlap(self) -> bool:
-        """Whether the selector asks for the overlap of drafts with the target."""
-        return self._new_selector(self.names, [1] * len(self.drafters), self.options).needs.overlap
+    def needs(self) -> Needs:
+        """What the selector needs for the first cycle of a request."""
+        if self._needs is None or self._needs[0] != self.names:
+            self._needs = self.names, self._new_selector(self.names, [1] * len(self.drafters), self.options).needs
+        return self._needs[1]
 
     def selector(self, shape: TreeShape) -> Selector:
         """An idle selector that fits the pool, else a new one."""

@@ -5,15 +5,17 @@ Axes: B rows, A committed tokens, W draft vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 from torch import Tensor
 
 from drafterforge.drafters.base import CandidateIndex, Drafter, IndexedDrafting
 from drafterforge.drafters.group import DrafterGroup
 from drafterforge.drafters.judging import Judgement, Truth
-from drafterforge.drafters.proposer import PromptReader
+from drafterforge.drafters.proposer import JudgedPrompt, PromptReader
 from drafterforge.drafters.registry import kind_of
+from drafterforge.runtime.capture import host_copy
 from drafterforge.runtime.pool import Pool, group_alone
 from drafterforge.schedulers.observation import CHILDREN, best_children
 from drafterforge.tree.expand import Growth
@@ -24,13 +26,26 @@ from drafterforge.tree.merge import RetrievalEvidence
 class PoolReader(PromptReader):
     """The readers of every group and index."""
 
-    def __init__(self, readers: Sequence[PromptReader]) -> None:
-        self.readers = readers
+    def __init__(self, readers: Sequence[PromptReader], judges: Iterable[tuple[Sequence[str], PromptReader]]) -> None:
+        """judges: readers that may judge drafters, with the names of these."""
+        self.readers, self.judges = readers, list(judges)
 
     def read(self, text: Tensor, features: Tensor) -> None:
         """See `PromptReader`."""
         for reader in self.readers:
             reader.read(text, features)
+
+    def add_judge(self, names: Sequence[str], reader: PromptReader) -> None:
+        """Count what another reader judged, drafters of these names."""
+        self.judges.append((names, reader))
+
+    def hit_rates_of(self, names: Sequence[str]) -> np.ndarray:
+        """Share of the judged tokens that were among each drafter's proposals, [N]; NaN: it was not judged."""
+        rates: dict[str, float] = {}
+        for judged_names, reader in self.judges:
+            if (tensor := reader.hit_rates()) is not None:
+                rates |= zip(judged_names, host_copy(tensor).tolist(), strict=True)
+        return np.array([rates.get(name, np.nan) for name in names])
 
 
 class PoolMembers:
@@ -54,9 +69,11 @@ class PoolMembers:
         """The indices, each once; drafters with equal keys share an index."""
         return list(dict.fromkeys(self.index_of.values()))
 
-    def prompt_reader(self) -> PoolReader:
-        """See `Proposer`."""
-        return PoolReader([state.prompt_reader() for state in self._states()])
+    def prompt_reader(self, judged: Callable[[Sequence[str]], JudgedPrompt | None] = lambda _: None) -> PoolReader:
+        """See `Proposer`.  judged: maps names of drafters to the tokens on which these are judged, None for none."""
+        readers = [group.prompt_reader(judged(names)) for names, group in self.groups]
+        indices = [index.prompt_reader() for index in self.indices]
+        return PoolReader([*readers, *indices], zip([list(names) for names, _ in self.groups], readers, strict=True))
 
     def join_row(self, reader: PoolReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`."""

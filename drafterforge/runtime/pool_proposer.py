@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -18,9 +19,9 @@ from torch import Tensor
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.judging import Judgement, Truth
-from drafterforge.drafters.proposer import PromptReader, Proposer, Request
+from drafterforge.drafters.proposer import JudgedPrompt, Proposer, Request, first_judged
 from drafterforge.runtime.pool import Pool
-from drafterforge.runtime.pool_members import PoolMembers
+from drafterforge.runtime.pool_members import PoolMembers, PoolReader
 from drafterforge.runtime.row_selection import PoolRow, evaluations_of
 from drafterforge.runtime.shapes import bounds
 from drafterforge.runtime.tree_scheduling import TreeScheduling
@@ -50,21 +51,29 @@ class PoolProposer(Proposer):
 
     def admit(self, text: Tensor, features: Tensor) -> None:
         """Add a row, see `Proposer`."""
-        reader = self.prompt_reader()
+        reader = self.prompt_reader(Request(len(features), 0, 0.0))
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def prompt_reader(self, request: Request | None = None) -> PromptReader:
+    def prompt_reader(self, request: Request) -> PoolReader:
         """See `Proposer`."""
-        return self.members.prompt_reader()
+        return self.members.prompt_reader(partial(self.judged_prompt, request.num_tokens))
 
-    def join_row(self, reader: PromptReader, text: Tensor, features: Tensor) -> None:
+    def judged_prompt(self, num_tokens: int, names: Sequence[str]) -> JudgedPrompt | None:
+        """Which tokens of a prompt drafters of these names are judged on; None if the selector does not need it."""
+        if not self.pool.needs.prompt:
+            return None
+        return JudgedPrompt(first_judged(num_tokens), [self.top_k(name) for name in names])
+
+    def join_row(self, reader: PoolReader, text: Tensor, features: Tensor) -> None:
         """See `Proposer`; starts the row's selector."""
         self._catch_up()
         self.members.join_row(reader, text, features)
         selector = self.pool.selector(self.shape)
         if self.pool.router is not None:
             selector.advise(self.pool.router.advice(text[:-1].tolist(), features, self.names, self.tokenizer))
+        if selector.needs.prompt:
+            selector.read_prompt(reader.hit_rates_of(self.names))
         selector.begin(text[:-1].tolist())
         self.rows.append(PoolRow(selector, text.numel(), features[-1], text[-TEXT_WINDOW:]))
 

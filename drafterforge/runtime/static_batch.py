@@ -67,7 +67,11 @@ class StaticBatch(Batch):
 
     def _reader(self, row: Row) -> StackReader | None:
         """See `Batch`."""
-        return None if self.drafters is None else StackReader(self.drafters)
+        if self.drafters is None:
+            return None
+        if self.selection is None:
+            return StackReader(self.drafters)
+        return self.selection.stack_reader(self.drafters, row.length)
 
     def _open_row(self, length: int, decodes: bool) -> KeyValueCache:
         """See `Batch`; the buffers take the row over once its prompt is read."""
@@ -81,7 +85,7 @@ class StaticBatch(Batch):
         present = [] if self.static is None else [(self.static, row) for row in range(self.static.batch)]
         self._gather([*present, (fresh, 0)])
         if self.selection is not None:
-            self.selection.join(text, joining.prefill.features, fresh.logits)
+            self.selection.join(text, joining.prefill.features, fresh.logits, reader)
 
     def _new_rows(self, batch: int, slots: int) -> StaticRows:
         trie_nodes = 0 if self.selection is None else self.selection.trie_nodes
@@ -252,7 +256,7 @@ class StaticBatch(Batch):
         for index, row in enumerate(self.rows):
             text = torch.tensor(row.text, device=self.target.device)
             positions = torch.arange(len(text) - 1, device=self.target.device)[None]
-            reader = self._reader(row)
+            reader = None if self.drafters is None else StackReader(self.drafters)
             if reader is not None:
                 reader.read(text, self.target.forward(text[None, :-1], positions, None)[1][0])
             fresh = self._new_rows(1, self._slots(len(text)))

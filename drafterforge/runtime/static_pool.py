@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.cycle import CycleRecord
+from drafterforge.drafters.eagle3.stack import StackReader
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.judging import Judgement, Truth
 from drafterforge.drafters.registry import kind_of
@@ -41,7 +42,7 @@ def has_fixed_shapes(pool: Pool) -> bool:
     num_stacks = sum(names[0] not in on_host for names in pool.stacked_names())
     if pool.worth is not None or not fixed or num_stacks > 1:
         return False
-    if pool.needs_overlap:  # needs the drafters' distributions, which stay on the device
+    if pool.needs.overlap:  # needs the drafters' distributions, which stay on the device
         return False
     return not (isinstance(pool.scheduler, GrowingPolicy) and (retrieves(pool) or pool.shapes))
 
@@ -187,9 +188,19 @@ class StaticSelection:
         self.members.stacked = device_names(self.pool)
         return self.pool.group(self.members.stacked).drafters if self.members.stacked else None
 
-    def join(self, text: Tensor, features: Tensor, logits: Tensor | None) -> None:
-        """Add a row.  text: [P + 1], root included.  features: [P, 3H].  logits: of its root's children, [N, 1, W]."""
+    def stack_reader(self, drafters: StackedDrafters, num_tokens: int) -> StackReader:
+        """Reads a prompt for the stacked drafters."""
+        return StackReader(drafters, self.proposer.judged_prompt(num_tokens, self.members.stacked))
+
+    def join(self, text: Tensor, features: Tensor, logits: Tensor | None, stacked: StackReader | None) -> None:
+        """Add a row.
+
+        text: [P + 1], root included.  features: [P, 3H].  logits: of its root's children, [N, 1, W].  stacked: has read
+        the prompt for the stacked drafters.
+        """
         text, reader = host_copy(text), self.members.prompt_reader()
+        if stacked is not None:
+            reader.add_judge(self.members.stacked, stacked)
         self.proposer.join_row(reader, text, features)
         row = self.proposer.rows[-1]
         row.feature = host_copy(row.feature)

@@ -27,6 +27,7 @@ class Needs:
     evaluation: bool = False  # the pool pass: gamma and accepted of every drafter at every committed position
     coverage: bool = False  # the target's mass on the children along the selected drafter's likeliest branch
     overlap: bool = False  # 1 - TV of target and selected drafter along that branch
+    prompt: bool = False  # before a request begins: how well each drafter predicts the prompt, see `read_prompt`
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Selector(Memory, ABC):
         self.rng = np.random.default_rng([self.seed, 0])
         self.played_probs = one_hot(0, self.num_drafters)  # distribution of the last choice, [N]
         self.advice: np.ndarray | None = None  # a router's probabilities for the request, [N]
+        self.prompt_hit_rates: np.ndarray | None = None  # of the request that begins next, see `read_prompt`, [N]
 
     @classmethod
     def option_names(cls, **preset: Any) -> list[str]:
@@ -113,6 +115,14 @@ class Selector(Memory, ABC):
     def advise(self, probs: np.ndarray) -> None:
         """Take a router's probabilities for the next request, [N]; called before `begin`."""
         self.advice = np.array(probs, dtype=np.float64)
+
+    def read_prompt(self, hit_rates: np.ndarray) -> None:
+        """Take what the prompt of the next request shows of the drafters; called before `begin`, if `needs.prompt`.
+
+        hit_rates: share of the prompt's newest tokens that were among each drafter's proposals, [N]; NaN for a drafter
+        that was not judged.
+        """
+        self.prompt_hit_rates = np.array(hit_rates, dtype=np.float64)
 
     def begin(self, prompt_tokens: Sequence[int] | None = None, seed: int | None = None) -> None:
         """Start a request; its draws depend on its seed alone, or, without one, on its number."""

@@ -16,7 +16,7 @@ from drafterforge.selectors.fixed import DRAWS
 from drafterforge.selectors.learners import LEARNERS, Learner
 
 OBJECTIVES = ("length", "token")
-MOST_PRIOR = 1000  # most rounds of a router's advice; each is one update when a request begins
+MOST_PRIOR = 1000  # most rounds of advice or of a prompt; each is one update when a request begins
 
 
 class FullInformation(Selector):
@@ -37,6 +37,7 @@ class FullInformation(Selector):
         skip: float | None = None,
         skip_cycles: int = 8,
         prior: int = 0,
+        prompt_rounds: int = 0,
         seed: int = 0,
         carry: bool = False,
         costs: Sequence[float] | None = None,
@@ -51,6 +52,7 @@ class FullInformation(Selector):
         length estimated from it and the drafter's recent mean rate.
         skip: once the learner gives a drafter this probability, `skip_cycles` cycles go without evaluation.
         prior: rounds that a router's advice counts for when a request starts.
+        prompt_rounds (ours): rounds that the drafters' hit rates on the prompt count for, unless a router advises.
         """
         super().__init__(drafters, depth, seed=seed, carry=carry, costs=costs, levels=levels)
         self.objective = one_of("objective", objective, OBJECTIVES)
@@ -58,6 +60,7 @@ class FullInformation(Selector):
         self.draw = one_of("draw", draw, DRAWS)
         self.hybrid, self.skip_cycles = flag("hybrid", hybrid), whole_number("skip_cycles", skip_cycles, 1)
         self.prior = whole_number("prior", prior, 0, MOST_PRIOR)
+        self.prompt_rounds = whole_number("prompt_rounds", prompt_rounds, 0, MOST_PRIOR)
         self.skip = None if skip is None else at_least("skip", skip, 0, 1)
         self.learner: Learner = LEARNERS[one_of("learner", learner, list(LEARNERS))](
             self.num_drafters, **learner_options
@@ -85,8 +88,9 @@ class FullInformation(Selector):
 
     @property
     def needs(self) -> Needs:
-        """An evaluation, unless it is skipped or the pool has one drafter."""
-        return Needs(evaluation=self.cycles_to_skip == 0 and self.num_drafters > 1)
+        """With several drafters an evaluation, unless it is skipped, and hit rates on prompts if these have rounds."""
+        several = self.num_drafters > 1
+        return Needs(evaluation=several and self.cycles_to_skip == 0, prompt=several and self.prompt_rounds > 0)
 
     def present_learner(self) -> Learner:
         """The learner of the next choice: with `hybrid`, it also knows the incomplete rounds."""
@@ -145,13 +149,19 @@ class FullInformation(Selector):
         measured 0 or 1 would make all drafters equal, so the cheapest would win.
         """
         if self.costs is None:
-            return 1.0 - rounds.gamma[..., 0]
+            return self._rate_losses(rounds.gamma[..., 0])
         sampled = self.estimator == "ratio"
         first, rates = (rounds.accepted if sampled else rounds.gamma)[..., 0], self.queue.rates()[sampled]
         if self.calibration:
             factors = self.calibration.factors
             first = np.minimum(first * factors[:, 0], 1.0)
             rates = np.minimum(rates * factors[:, min(1, self.depth - 1)], 1.0)
+        return self._rate_losses(first, rates)
+
+    def _rate_losses(self, first: np.ndarray, rates: np.ndarray | None = None) -> np.ndarray:
+        """Losses [..., N] by the rates at which the first level is accepted and, with costs, deeper ones."""
+        if self.costs is None:
+            return 1.0 - first
         length = 1.0 + first * (self.levels > 0) * geometric_length(rates, np.maximum(self.levels - 1, 0))
         return length_loss(length, self.depth, self.costs)
 
@@ -173,12 +183,17 @@ class FullInformation(Selector):
             part.reset()
 
     def begin(self, prompt_tokens: Sequence[int] | None = None, seed: int | None = None) -> None:
-        """Start a request; a router's advice counts for `prior` rounds."""
+        """Start a request with rounds of a router's advice, else of the drafters' hit rates on the prompt."""
         super().begin(prompt_tokens, seed)
         self.end()
-        if self.advice is not None:
+        rates, self.prompt_hit_rates = self.prompt_hit_rates, None
+        if self.advice is not None and self.prior:
             for _ in range(self.prior):
                 self.learner.update(1.0 - self.advice)
+        elif rates is not None:
+            losses = self._rate_losses(rates, rates)
+            for _ in range(self.prompt_rounds):
+                self.learner.update(losses, awake=~np.isnan(losses))
 
     def add_drafter(self, name: str | None = None, cost: float | None = None, levels: int | None = None) -> None:
         """Add a drafter in the learner's neutral state; it sleeps in incomplete rounds."""

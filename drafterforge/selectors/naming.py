@@ -9,7 +9,7 @@ from typing import Any
 
 from drafterforge.errors import ConfigError, quote, shorten
 
-OURS = ("hedgespec", "normalhedge_discounted", "static", "random", "router", "oracle")  # not a paper's algorithm
+OURS = ("hedgespec", "hedgespec-prompt", "normalhedge_discounted", "static", "random", "router", "oracle")  # no paper's
 TUNED = ", tuned"
 
 

@@ -47,6 +47,7 @@ PATHS: dict[str, Callable[[Target], object]] = {
     "eagle3": lambda target: lora_drafters(target, 1)[0],
     "eagle3.1": lambda target: lora_drafters(target, 1, **NORMS["EAGLE-3.1"])[0],
     "LoRA pool, hedgespec": pool(three_lora, "hedgespec"),
+    "LoRA pool, hedgespec-prompt": pool(three_lora, "hedgespec-prompt"),
     "LoRA pool, random": pool(three_lora, "random"),
     "LoRA pool, metasd": pool(three_lora, "metasd_ucb"),
     "LoRA pool, thompson": pool(three_lora, "thompson"),

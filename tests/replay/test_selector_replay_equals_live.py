@@ -20,6 +20,7 @@ from drafterforge.selectors import names
 from drafterforge.selectors import selector as build_selector
 from drafterforge.selectors.base import Feedback
 from drafterforge.tree.grow import TreeShape
+from tests.drafters.blocks import block_experts
 from tests.models import tiny_target
 from tests.runtime.drafters import full_drafters, lora_drafters
 
@@ -61,7 +62,16 @@ def replayed_cycles(recorded, cycles) -> list[tuple]:
     ]
 
 
-SELECTORS = ["hedgespec", "metasd_ucb", "metasd_exp3", "metasd_halving", "normalhedge", "ucbspec", "exp3spec"]
+SELECTORS = [
+    "hedgespec",
+    "hedgespec-prompt",
+    "metasd_ucb",
+    "metasd_exp3",
+    "metasd_halving",
+    "normalhedge",
+    "ucbspec",
+    "exp3spec",
+]
 
 
 @pytest.mark.slow
@@ -76,6 +86,28 @@ def test_replayed_cycles_equal_live_cycles(everything, recorded, selector):
         assert live_cycles(answer) == replayed_cycles(recorded, cycles)
         used |= {cycle.drafter for cycle in answer.cycles}
     assert len(used) > 1
+
+
+def test_requests_begin_by_the_prompt_in_replays_as_live():
+    target = tiny_target(eos_token_id=None)
+    pool = dict(zip("abc", full_drafters(target, 3), strict=True))
+    pool |= {"block": block_experts(target, 1)[0], "found": Retrieval()}
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(1, 40, size).tolist() for size in (1, 30, 40, 50, 60, 150)]
+    recorded = record_answers(target, Pool(pool), SHAPE, Engine(target).generate(prompts, 8))["static"]
+    rates = np.array([counterfactual.prompt_hit_rates for counterfactual in recorded.counterfactuals])
+    assert np.isnan(rates[:, 3:]).all() and np.isnan(rates[0]).all() and (np.ptp(rates[1:, :3], axis=1) > 0).all()
+    first = {}
+    for selector in ("hedgespec", "hedgespec-prompt"):
+        live = Engine(target, Pool(pool, selector), SHAPE, max_batch=1).generate(prompts, 8)
+        for answer, cycles in zip(live, recorded.run(recorded.maker(selector)), strict=True):
+            assert live_cycles(answer) == replayed_cycles(recorded, cycles)
+        first[selector] = [answer.cycles[0].drafter for answer in live]
+    assert first["hedgespec"] == ["a"] * 6
+    assert first["hedgespec-prompt"] == ["a", *("abc"[best] for best in rates[1:, :3].argmax(axis=1))]
+    assert len(set(first["hedgespec-prompt"])) > 1
+    with pytest.raises(DrafterforgeError, match="needs counterfactuals with hit rates on prompts"):
+        play_selector(recorded.maker("hedgespec-prompt")(), replace(recorded.counterfactuals[0], prompt_hit_rates=None))
 
 
 @pytest.mark.slow
@@ -95,7 +127,7 @@ def test_trees_with_tokens_of_retrieval_are_replayed_too(everything, worth):
     pool = {"a+": hybrids["a"], "d": drafters["d"], "b+": hybrids["b"], "retrieval": retrieval}
     shapes = {name: TreeShape(12, 7, 3) for name in ("a+", "b+")}
     recorded = record_answers(target, Pool(pool, shapes=shapes), SHAPE, answers, branches=True)["static"]
-    for selector in ("hedgespec", "metasd_ucb", "thompson"):
+    for selector in ("hedgespec", "hedgespec-prompt", "metasd_ucb", "thompson"):
         live = Engine(target, Pool(pool, selector, shapes=shapes, seed=3), SHAPE, max_batch=1).generate(PROMPTS, COUNT)
         for answer, cycles in zip(live, recorded.run(recorded.maker(selector, seed=3)), strict=True):
             assert live_cycles(answer) == replayed_cycles(recorded, cycles)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from drafterforge.drafters import proposer
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
@@ -14,7 +16,7 @@ from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.tree.grow import TreeShape
 from tests.models import tiny_drafter, tiny_target
-from tests.runtime.drafters import PROMPTS, SHAPE, drafters_of_every_kind, lora_drafters
+from tests.runtime.drafters import PROMPTS, SHAPE, drafters_of_every_kind, full_drafters, lora_drafters
 
 SAMPLED = Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=5)
 SKIPS = {"skip": 0.0, "skip_cycles": 2}  # cycles with and without evaluation in turns
@@ -92,3 +94,31 @@ def test_an_object_that_is_no_drafter_and_the_option_levels_are_refused():
     with pytest.raises(DrafterforgeError, match="'b' is of type int, not a drafter"):
         engine.add_drafter("b", 5)
     assert engine.drafter.names == ["a"]
+
+
+def test_drafters_are_judged_on_the_newest_tokens_of_a_prompt_however_it_is_read(target, monkeypatch):
+    monkeypatch.setattr(proposer, "MOST_JUDGED", 40)
+    names = ["general", "sql", "python"]
+    pool = Pool(dict(zip(names, full_drafters(target, 3), strict=True)) | {"found": Retrieval()}, "hedgespec-prompt")
+    prompt = torch.randint(1, 40, (60,), generator=torch.Generator().manual_seed(0))
+    root = torch.tensor([1])
+    text = torch.cat((prompt, root))
+    with torch.inference_mode():
+        features = target.forward(prompt[None], torch.arange(len(prompt))[None], None)[1][0]
+        after = torch.cat((features, features[:1]))  # the feature of the root is not read
+        names_of_group, group = pool.groups()[0]
+        accepted = group.read_text(text, after, [SHAPE.top_k] * 3).accepted
+        expected = dict(zip(names_of_group, accepted[:, -40:].mean(dim=1).tolist(), strict=True))
+        for chunk in (1, 7, len(prompt)):
+            pooled = pool_proposer.PoolProposer(pool, SHAPE)
+            reader = pooled.prompt_reader(proposer.Request(len(prompt), 20, 0.0))
+            for end in [*range(chunk, len(prompt), chunk), len(prompt)]:
+                begin = (end - 1) // chunk * chunk
+                reader.read(text[: end + 1], features[begin:end])
+            assert dict(zip(names, reader.hit_rates_of(names), strict=True)) == pytest.approx(expected)
+            pooled.join_row(reader, text, features)
+            selector = pooled.rows[0].selector
+            best = max(names, key=expected.get)
+            assert selector.learner.rounds == 16 and selector.drafters[selector.probs.argmax()] == best
+            assert np.isnan(reader.hit_rates_of(pool.names)[3])  # retrieval is not judged on prompts
+    assert len(set(expected.values())) == 3  # so that another order of names would be noticed

@@ -67,6 +67,8 @@ def compare(target, pools, sampling=GREEDY) -> None:
     [
         ("LoRA experts", "hedgespec", GREEDY),
         ("full experts", "hedgespec", GREEDY),
+        ("full experts", "hedgespec-prompt", GREEDY),
+        ("two families", "hedgespec-prompt", SAMPLED),
         *(("LoRA experts", name, SAMPLED) for name in ("hedgespec", "thompson", "metasd_ucb", "ucbspec")),
         *(("full experts", name, SAMPLED) for name in ("random", "hedgespec", "metasd_ucb")),
         *(("two families", name, SAMPLED) for name in ("random", "hedgespec")),
@@ -90,7 +92,7 @@ def test_schedulers_choose_the_same_trees_in_fixed_shapes(name):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("selector", ["hedgespec", "metasd_ucb"])
+@pytest.mark.parametrize("selector", ["hedgespec", "hedgespec-prompt", "metasd_ucb"])
 @pytest.mark.parametrize("kind", POOLS)
 def test_pools_decode_on_a_gpu(kind, selector):
     target = tiny_target(eos_token_id=None, device="cuda")

@@ -207,3 +207,44 @@ def test_a_drafter_of_fewer_levels_is_not_credited_with_more():
     for levels in ([4], [5, 1], [-1, 4]):
         with pytest.raises(ConfigError, match="levels needs a number from 0 to 4 for each of 2"):
             make("normalhedge", 2, levels=levels)
+
+
+def test_a_request_begins_with_the_drafter_that_predicted_the_prompt_best():
+    chooser = make("hedgespec-prompt", 3)
+    assert (
+        chooser.needs.prompt and not make("hedgespec", 3).needs.prompt and not make("hedgespec-prompt", 1).needs.prompt
+    )
+    for hits, best in (([0.4, 0.6, 0.5], 1), ([0.4, np.nan, 0.5], 2)):  # the second was not judged
+        chooser.read_prompt(np.array(hits))
+        chooser.begin()
+        assert chooser.select(Context(0, 0)).drafter == best
+    chooser.read_prompt(np.full(3, np.nan))
+    chooser.begin()
+    assert chooser.learner.rounds == 0 and chooser.probs == pytest.approx(np.full(3, 1 / 3))
+
+
+def test_a_router_s_advice_replaces_what_the_prompt_shows():
+    for prior, rounds, best in ((4, 4, 0), (0, 16, 1)):  # advice that counts for no round replaces nothing
+        chooser = make("hedgespec-prompt", 3, prior=prior)
+        chooser.read_prompt(np.array([0.2, 0.9, 0.2]))
+        chooser.advise(np.array([0.9, 0.05, 0.05]))
+        chooser.begin()
+        assert chooser.learner.rounds == rounds and chooser.select(Context(0, 0)).drafter == best
+
+
+def test_what_a_prompt_showed_is_forgotten_when_the_next_request_begins():
+    chooser = make("hedgespec-prompt", 2)
+    chooser.read_prompt(np.array([0.2, 0.9]))
+    chooser.begin()
+    chooser.end()
+    chooser.remove_drafter(0)  # the selector waits for another request while the pool changes
+    chooser.begin()
+    assert chooser.learner.rounds == 0
+
+
+def test_a_slow_drafter_has_to_predict_the_prompt_better():
+    for costs, best in ((None, 1), ([1.0, 1.0], 1), ([0.1, 0.2], 0)):
+        chooser = make("hedgespec-prompt", 2, costs=costs)
+        chooser.read_prompt(np.array([0.5, 0.6]))
+        chooser.begin()
+        assert chooser.select(Context(0, 0)).drafter == best

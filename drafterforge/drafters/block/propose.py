@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from drafterforge.drafters.block.fused import BlockPass, FusedBlock, StackedBlocks
 from drafterforge.drafters.group import DrafterGroup, GroupProposer, TextReading
 from drafterforge.drafters.judging import Judgement, Truth, judge
-from drafterforge.drafters.proposer import PromptReader
+from drafterforge.drafters.proposer import JudgedPrompt, PromptReader
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
@@ -93,7 +93,7 @@ class BlockGroup(DrafterGroup):
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def prompt_reader(self) -> BlockReader:
+    def prompt_reader(self, judged: JudgedPrompt | None = None) -> BlockReader:
         return BlockReader(self.drafters)
 
     def join_row(self, reader: BlockReader, text: Tensor, features: Tensor) -> None:

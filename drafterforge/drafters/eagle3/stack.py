@@ -18,12 +18,14 @@ from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.group import DrafterGroup, GroupProposer, TextReading
 from drafterforge.drafters.judging import Judgement, Truth, judge
-from drafterforge.drafters.proposer import PromptReader
+from drafterforge.drafters.proposer import JudgedPrompt, PromptReader
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.tree.expand import Growth, Step, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence
+
+JUDGED_TOGETHER = 32  # tokens of a prompt for which logits of all drafters are held at once
 
 
 @dataclass
@@ -38,30 +40,48 @@ class NewestState:
 class StackReader(PromptReader):
     """Reads a prompt into a separate row, which then joins the other rows."""
 
-    def __init__(self, drafters: StackedDrafters, draft_ids: Tensor | None = None) -> None:
-        """draft_ids: see `draft_id_table`; needed only to judge."""
+    def __init__(self, drafters: StackedDrafters, judged: JudgedPrompt | None = None) -> None:
+        """judged: the tokens of `hit_rates`; None: none."""
+        self.judged, self.accepted = judged, []  # whether drafters proposed the tokens judged so far, [N, A]
         self.row = object.__new__(StackedGroup)
-        self.row.drafters, self.row.draft_ids, self.row.newer = drafters, draft_ids, {}
+        self.row.drafters, self.row.newer = drafters, {}
         self.row.cache = new_draft_cache(drafters.members[0], len(drafters.members))
         self.row.stable = [0]
 
     def read(self, text: Tensor, features: Tensor) -> None:
-        self.row.unread = [[(text[-len(features) :], features)]]
-        self.row.read()
+        begin = len(text) - len(features)  # index of the first token of this part
+        cut = len(text) if self.judged is None else min(max(self.judged.first, begin), len(text))
+        if cut > begin:
+            self.row.unread = [[(text[begin:cut], features[: cut - begin])]]
+            self.row.read()
+        for start in range(cut, len(text), JUDGED_TOGETHER):
+            part = slice(start, start + JUDGED_TOGETHER)
+            self.accepted.append(
+                self._judge(text[part], features[start - begin :][:JUDGED_TOGETHER], self.judged.top_k)
+            )
+            self.row.outputs = None
 
     def judge(self, text: Tensor, features: Tensor, top_k: int) -> list[bool]:
-        tokens = text[-len(features) :]
+        accepted = self._judge(text[-len(features) :], features, [top_k] * len(self.row.drafters.members))
+        return [hit > 0.0 for hit in accepted[0].tolist()]
+
+    def hit_rates(self) -> Tensor | None:
+        return torch.cat(self.accepted, dim=1).mean(dim=1) if self.accepted else None
+
+    def _judge(self, tokens: Tensor, features: Tensor, top_k: Sequence[int]) -> Tensor:
+        """Read tokens [A] with features [A, 3H]; whether each drafter would have proposed them, [N, A]."""
         self.row.unread = [[(tokens, features)]]
-        judgement = self.row.read(Truth(tokens[None], None), [top_k] * len(self.row.drafters.members))
-        return [hit > 0.0 for hit in judgement.accepted[0, 0].tolist()]
+        return self.row.read(Truth(tokens[None], None), top_k).accepted[:, 0]
 
 
 class StackedGroup(DrafterGroup):
     """State of N drafters for every row."""
 
+    judges_prompts = True
+
     def __init__(self, drafters: StackedDrafters) -> None:
         self.cache = new_draft_cache(drafters.members[0], 0)
-        self._set_drafters(drafters)
+        self.drafters = drafters
         embedding = drafters.embedding
         self.stable: list[int] = []  # of each row: stable slots that all drafters have
         self.last = embedding.new_empty(len(drafters.members), 0, embedding.shape[1])  # newest outputs, [N, B, H]
@@ -70,17 +90,13 @@ class StackedGroup(DrafterGroup):
         self.newer: dict[int, NewestState] = {}  # of drafters that have read more than the group
         self.outputs: tuple[Tensor, Tensor] | None = None  # outputs [N, B * A, H], logits [N, B * A, W] last judged
 
-    def _set_drafters(self, drafters: StackedDrafters) -> None:
-        self.drafters = drafters
-        self.draft_ids = drafters.draft_ids
-
     def admit(self, text: Tensor, features: Tensor) -> None:
         reader = self.prompt_reader()
         reader.read(text, features)
         self.join_row(reader, text, features)
 
-    def prompt_reader(self) -> StackReader:
-        return StackReader(self.drafters, self.draft_ids)
+    def prompt_reader(self, judged: JudgedPrompt | None = None) -> StackReader:
+        return StackReader(self.drafters, judged)
 
     def join_row(self, reader: StackReader, text: Tensor, features: Tensor) -> None:
         if any(self.unread):
@@ -103,7 +119,7 @@ class StackedGroup(DrafterGroup):
     def remove(self, member: int) -> None:
         count = len(self.drafters.members)
         members = [index for index in range(count) if index != member]
-        self._set_drafters(StackedDrafters([self.drafters.members[index] for index in members]))
+        self.drafters = StackedDrafters([self.drafters.members[index] for index in members])
         self.cache.replace(self.cache.data.unflatten(2, (count, -1))[:, :, members].flatten(2, 3))
         self.last, self.logits = self.last[members], self.logits[members]
         self.newer = {members.index(index): state for index, state in self.newer.items() if index != member}
@@ -131,7 +147,7 @@ class StackedGroup(DrafterGroup):
             self.outputs = hidden, logits
             guesses = logits.unflatten(1, (batch, width))
             guesses = torch.cat((self.logits[:, :, None], guesses[:, :, :-1]), dim=2)  # logits before each token
-            judgement = judge(guesses, drafters.token_ids, self.draft_ids, truth, top_k)
+            judgement = judge(guesses, drafters.token_ids, drafters.draft_ids, truth, top_k)
             hidden, logits = hidden[:, rows], logits[:, rows]
         self.last, self.logits = hidden, logits
         self.stable = [stable + count for stable, count in zip(self.stable, counts, strict=True)]
@@ -254,7 +270,7 @@ class StackReading(TextReading):
         group.commit(following, features[None, 1 : len(tokens) - 1], [len(tokens) - 2])
         judged = group.read(Truth(following, None), top_k).accepted[:, 0]
         self.group, self.tokens, self.accepted = group, tokens, torch.nn.functional.pad(judged, (2, 0))
-        self.token_ids, self.draft_ids = group.drafters.token_ids, group.draft_ids
+        self.token_ids, self.draft_ids = group.drafters.token_ids, group.drafters.draft_ids
         self.outputs, self.logits = (  # of every slot, [N, T - 1, H] and [N, T - 1, W]
             torch.cat(parts, dim=1) for parts in zip(first, group.outputs, strict=True)
         )
