@@ -42,6 +42,7 @@ from bench_record import save_record
 from rich.console import Console
 from rich.table import Table
 
+SELECTORS = ("hedgespec", "hedgespec-prompt", "random")  # that decode with the pool
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("drafter", nargs="?", help="drafter=FOLDER of an EAGLE-3 drafter, besides retrieval")
     parser.add_argument("--datastore", type=Path, metavar="FOLDER", help="a datastore, alone and in hybrid trees")
     parser.add_argument(
-        "--pool", default="", metavar="NAME,NAME,...", help="drafters of a pool, checked with hedgespec and with random"
+        "--pool", default="", metavar="NAME,NAME,...", help="drafters of a pool, checked with several selectors"
     )
     parser.add_argument("--graphs", action="store_true", help="decode in fixed shapes, as on a GPU")
     parser.add_argument("--runs-dir", default="runs", help="where drafter=auto looks for drafters before shipped ones")
@@ -84,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         methods |= {name: (drafter, "retrieval") for name, drafter in retrievals.items()}
         if args.pool:
             members = open_pool(args.runs_dir, target, args.pool.split(","))
-            methods |= {f"pool, {name}": (Pool(members, name), "eagle3") for name in ("hedgespec", "random")}
+            methods |= {f"pool, {name}": (Pool(members, name), "eagle3") for name in SELECTORS}
         return methods
 
     def engine(target: Target, name: str | None) -> Engine:
