@@ -19,7 +19,7 @@ Figures are ratios of MAT over all questions of a group, with intervals of 95 % 
     experts_full, experts_lora   each expert in its domain, over `public`
     hedge_full, hedge_lora       `hedgespec` over `public` and the experts, over `public`
     prompt_full, prompt_lora     `hedgespec-prompt` over `public` and the experts, over `public`
-    hedge_full_control, ...      each of the four over `control`
+    hedge_full_control, ...      hedge_* and prompt_* over `control`
     control                      over `public`
     unseen_full, unseen_lora     the expert of the unseen domain there, over `public`
     unseen_control               the control there, which has not learned from it either, over `public`

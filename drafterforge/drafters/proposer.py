@@ -15,7 +15,7 @@ from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.judging import Judgement, Truth, judge_sets
 from drafterforge.tree.grow import Tree, TreeShape
 
-MOST_JUDGED = 128  # newest tokens on which drafters are judged when a prompt was read; the last is the answer's first
+MOST_JUDGED = 128  # maximum number of judged tokens: the prompt's last 127 and the answer's first
 
 
 class JudgedPrompt(NamedTuple):
@@ -26,7 +26,7 @@ class JudgedPrompt(NamedTuple):
 
 
 def first_judged(num_tokens: int) -> int:
-    """Index of the first token on which drafters are judged, at least 2.  num_tokens: of the prompt."""
+    """Index of the first judged token, at least 2: no logits precede token 1.  num_tokens: of the prompt."""
     return max(num_tokens + 1 - MOST_JUDGED, 2)
 
 

@@ -97,6 +97,6 @@ def _read(scheduler: str, metadata: dict[str, Any], arrays: Mapping[str, np.ndar
         CycleOutcomes(**{key: arrays.get(f"{scheduler}/{number}.{key}") for key in keys})
         for number in range(metadata.pop("outcomes"))
     ]
-    recorded = {key: arrays.get(f"{scheduler}/{key}") for key in ARRAYS}
-    recorded["prompt_hit_rates"] = arrays[f"{scheduler}/prompt_hit_rates"]
-    return Counterfactual(**metadata, outcomes=outcomes, **recorded)
+    recorded = {key: arrays[f"{scheduler}/{key}"] for key in ("accepted", "prompt_hit_rates")}
+    choices = arrays.get(f"{scheduler}/choices")
+    return Counterfactual(**metadata, outcomes=outcomes, choices=choices, **recorded)

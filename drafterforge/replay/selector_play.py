@@ -190,7 +190,9 @@ def play_selector(
     if (needs.coverage or needs.overlap) and counterfactual.outcomes[0].coverage is None:
         raise DrafterforgeError(f"{selector.name} needs counterfactuals with branches; record them with branches=True")
     if needs.prompt and counterfactual.prompt_hit_rates is None:
-        raise DrafterforgeError(f"{selector.name} needs counterfactuals with hit rates on prompts, which these lack")
+        raise DrafterforgeError(
+            f"{selector.name} needs counterfactuals with hit rates on prompts; record them with record_answers"
+        )
     cycles = 0
 
     def pick(root: int) -> int:

@@ -74,10 +74,11 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "0df3d4ac82e8": "a8046c2735d8",  # drafters: those that join a pool whose rows keep their features
     "df33e5639cd5": "19653c3b601d",  # runtime: the same
     "a8046c2735d8": "51a8780d7efd",  # drafters: scores on prompts, for hedgespec-prompt alone
-    "1cf7bb4592a6": "46245531400f",  # replay: the same
-    "19653c3b601d": "787bb6f7f0b7",  # runtime: the same
-    "787bb6f7f0b7": "42ac1624a6a7",  # runtime: a name
-    "5fd11ae5484c": "c50ab6d55c3a",  # selectors: the same
+    "1cf7bb4592a6": "46245531400f",  # replay: scores on prompts
+    "46245531400f": "ea8f025de782",  # replay: an error
+    "19653c3b601d": "42ac1624a6a7",  # runtime: scores on prompts
+    "42ac1624a6a7": "2c71fb5a58da",  # runtime: pools with a router and hedgespec-prompt
+    "5fd11ae5484c": "c50ab6d55c3a",  # selectors: hedgespec-prompt
 }
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")
 CHOOSERS = ("", "none", "static", "oracle")  # selectors and schedulers that run no code of their room

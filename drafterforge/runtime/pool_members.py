@@ -36,7 +36,7 @@ class PoolReader(PromptReader):
             reader.read(text, features)
 
     def add_judge(self, names: Sequence[str], reader: PromptReader) -> None:
-        """Count what another reader judged, drafters of these names."""
+        """Add a reader with the hit rates of drafters `names`."""
         self.judges.append((names, reader))
 
     def hit_rates_of(self, names: Sequence[str]) -> np.ndarray:

@@ -61,7 +61,8 @@ class PoolProposer(Proposer):
 
     def judged_prompt(self, num_tokens: int, names: Sequence[str]) -> JudgedPrompt | None:
         """Which tokens of a prompt drafters of these names are judged on; None if the selector does not need it."""
-        if not self.pool.needs.prompt:
+        advised = self.pool.router is not None and self.pool.options.get("prior")
+        if advised or not self.pool.needs.prompt:
             return None
         return JudgedPrompt(first_judged(num_tokens), [self.top_k(name) for name in names])
 

@@ -117,7 +117,7 @@ class Selector(Memory, ABC):
         self.advice = np.array(probs, dtype=np.float64)
 
     def read_prompt(self, hit_rates: np.ndarray) -> None:
-        """Take what the prompt of the next request shows of the drafters; called before `begin`, if `needs.prompt`.
+        """Set the drafters' hit rates on the prompt of the next request; called before `begin`, if `needs.prompt`.
 
         hit_rates: share of the prompt's newest tokens that were among each drafter's proposals, [N]; NaN for a drafter
         that was not judged.

@@ -52,7 +52,7 @@ class FullInformation(Selector):
         length estimated from it and the drafter's recent mean rate.
         skip: once the learner gives a drafter this probability, `skip_cycles` cycles go without evaluation.
         prior: rounds that a router's advice counts for when a request starts.
-        prompt_rounds (ours): rounds that the drafters' hit rates on the prompt count for, unless a router advises.
+        prompt_rounds (ours): rounds of the hit rates on the prompt with which a request begins, without `prior` rounds.
         """
         super().__init__(drafters, depth, seed=seed, carry=carry, costs=costs, levels=levels)
         self.objective = one_of("objective", objective, OBJECTIVES)
@@ -88,7 +88,7 @@ class FullInformation(Selector):
 
     @property
     def needs(self) -> Needs:
-        """With several drafters an evaluation, unless it is skipped, and hit rates on prompts if these have rounds."""
+        """An evaluation unless skipped; hit rates on prompts with `prompt_rounds`.  A single drafter needs neither."""
         several = self.num_drafters > 1
         return Needs(evaluation=several and self.cycles_to_skip == 0, prompt=several and self.prompt_rounds > 0)
 

@@ -91,7 +91,7 @@ def test_replayed_cycles_equal_live_cycles(everything, recorded, selector):
 def test_requests_begin_by_the_prompt_in_replays_as_live():
     target = tiny_target(eos_token_id=None)
     pool = dict(zip("abc", full_drafters(target, 3), strict=True))
-    pool |= {"block": block_experts(target, 1)[0], "found": Retrieval()}
+    pool |= {"block": block_experts(target, 1)[0], "retrieval": Retrieval()}
     rng = np.random.default_rng(0)
     prompts = [rng.integers(1, 40, size).tolist() for size in (1, 30, 40, 50, 60, 150)]
     recorded = record_answers(target, Pool(pool), SHAPE, Engine(target).generate(prompts, 8))["static"]

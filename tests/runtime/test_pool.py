@@ -96,10 +96,13 @@ def test_an_object_that_is_no_drafter_and_the_option_levels_are_refused():
     assert engine.drafter.names == ["a"]
 
 
-def test_drafters_are_judged_on_the_newest_tokens_of_a_prompt_however_it_is_read(target, monkeypatch):
+@pytest.mark.parametrize("count", [1, 3])
+def test_drafters_are_judged_on_the_newest_tokens_of_a_prompt_however_it_is_read(target, count, monkeypatch):
     monkeypatch.setattr(proposer, "MOST_JUDGED", 40)
     names = ["general", "sql", "python"]
-    pool = Pool(dict(zip(names, full_drafters(target, 3), strict=True)) | {"found": Retrieval()}, "hedgespec-prompt")
+    pool = Pool(
+        dict(zip(names, full_drafters(target, 3), strict=True)) | {"retrieval": Retrieval()}, "hedgespec-prompt"
+    )
     prompt = torch.randint(1, 40, (60,), generator=torch.Generator().manual_seed(0))
     root = torch.tensor([1])
     text = torch.cat((prompt, root))
@@ -107,7 +110,7 @@ def test_drafters_are_judged_on_the_newest_tokens_of_a_prompt_however_it_is_read
         features = target.forward(prompt[None], torch.arange(len(prompt))[None], None)[1][0]
         after = torch.cat((features, features[:1]))  # the feature of the root is not read
         names_of_group, group = pool.groups()[0]
-        accepted = group.read_text(text, after, [SHAPE.top_k] * 3).accepted
+        accepted = group.read_text(text, after, [SHAPE.top_k] * count).accepted
         expected = dict(zip(names_of_group, accepted[:, -40:].mean(dim=1).tolist(), strict=True))
         for chunk in (1, 7, len(prompt)):
             pooled = pool_proposer.PoolProposer(pool, SHAPE)
@@ -120,5 +123,5 @@ def test_drafters_are_judged_on_the_newest_tokens_of_a_prompt_however_it_is_read
             selector = pooled.rows[0].selector
             best = max(names, key=expected.get)
             assert selector.learner.rounds == 16 and selector.drafters[selector.probs.argmax()] == best
-            assert np.isnan(reader.hit_rates_of(pool.names)[3])  # retrieval is not judged on prompts
-    assert len(set(expected.values())) == 3  # so that another order of names would be noticed
+            assert np.isnan(reader.hit_rates_of(pool.names)[count])  # retrieval is not judged on prompts
+    assert len(set(expected.values())) == count  # so that another order of names would be noticed

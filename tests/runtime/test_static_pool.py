@@ -79,6 +79,19 @@ def test_pools_decode_the_same_cycles_in_fixed_shapes(kind, selector, sampling):
     compare(target, lambda: [pool_of(target, kind, selector) for _ in range(2)], sampling)
 
 
+@pytest.mark.parametrize("kind", ["full experts", "two families"])
+def test_requests_begin_with_the_same_drafter_in_fixed_shapes(kind):
+    target = tiny_target(eos_token_id=None)
+    draws = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(1, 40, (size,), generator=draws).tolist() for size in (20, 30, 40, 50, 60, 150)]
+    first = {}
+    for graphs in (False, True):
+        pool = pool_of(target, kind, "hedgespec-prompt")
+        answers = Engine(target, pool, SHAPE, max_batch=1, graphs=graphs).generate(prompts, 8)
+        first[graphs] = [answer.cycles[0].drafter for answer in answers]
+    assert first[False] == first[True] and len(set(first[True])) > 1  # hedgespec begins with the first drafter
+
+
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", POLICIES)
 def test_schedulers_choose_the_same_trees_in_fixed_shapes(name):
