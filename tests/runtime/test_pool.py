@@ -99,10 +99,9 @@ def test_an_object_that_is_no_drafter_and_the_option_levels_are_refused():
 @pytest.mark.parametrize("count", [1, 3])
 def test_drafters_are_judged_on_the_newest_tokens_of_a_prompt_however_it_is_read(target, count, monkeypatch):
     monkeypatch.setattr(proposer, "MOST_JUDGED", 40)
-    names = ["general", "sql", "python"]
-    pool = Pool(
-        dict(zip(names, full_drafters(target, 3), strict=True)) | {"retrieval": Retrieval()}, "hedgespec-prompt"
-    )
+    names = ["general", "sql", "python"][:count]
+    experts = dict(zip(names, full_drafters(target, count), strict=True))
+    pool = Pool(experts | {"retrieval": Retrieval()}, "hedgespec-prompt")
     prompt = torch.randint(1, 40, (60,), generator=torch.Generator().manual_seed(0))
     root = torch.tensor([1])
     text = torch.cat((prompt, root))
