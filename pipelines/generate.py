@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from itertools import groupby
 
 from drafterforge.assembly.checks import NO_PROMPT
@@ -87,7 +88,10 @@ def summary(answer: Generation) -> str:
         f"{name} {answer.time_s[name] / total:.0%}" for name in ("prefill", "draft", "verify", "host") if total
     )
     nodes = f", {accepted} of {drafted} drafted nodes accepted" if drafted else ""
+    turns = Counter(cycle.drafter for cycle in answer.cycles if cycle.drafter)
+    drafters = f" ({', '.join(f'{name} {count}' for name, count in turns.most_common())})" if turns else ""
+    cycles = f"{len(answer.cycles)} cycles{drafters}"
     return (
-        f"{len(answer.tokens)} tokens in {total:.2f} s ({len(answer.tokens) / total:.1f}/s), "
-        f"{len(answer.cycles)} cycles, {answer.mat:.2f} tokens a cycle{nodes}; {steps}; stopped at {answer.stop_reason}"
+        f"{len(answer.tokens)} tokens in {total:.2f} s ({len(answer.tokens) / total:.1f}/s), {cycles}, "
+        f"{answer.mat:.2f} tokens a cycle{nodes}; {steps}; stopped at {answer.stop_reason}"
     )

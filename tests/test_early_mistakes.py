@@ -12,6 +12,7 @@ OK = json.dumps({"prompt": "Which query?"})
 MISTAKES = {
     "generate needs a prompt": ["generate"],
     "no bundle at nothere.tar; expected a folder": ["generate", "prompt=x", "bundle=./nothere.tar"],
+    "type drafter= for plain decoding": ["generate", "prompt=x", "drafter=none"],
     "pool.selector= is read by drafter=pool only": ["generate", "prompt=x", "pool.selector=ucbspec"],
     "did you mean 'ucbspec'?": ["generate", "prompt=x", "drafter=pool", "pool.selector=ucbspecc"],
     "the bundle has no drafter 'mine'; it has general, sql": ["generate", "prompt=x", "bundle=house", "drafter=mine"],

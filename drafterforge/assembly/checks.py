@@ -59,7 +59,10 @@ def check_selector(cfg: PoolConfig) -> None:
     if cfg.router:
         advised(cfg.selector_name, cfg.options)
     elif cfg.selector_name == "router":
-        raise ConfigError("selector=router needs pool.router=NAME; type `drafterforge train-policy policy=router`")
+        raise ConfigError(
+            "selector=router needs pool.router=NAME; type pool.router=router, which `drafterforge train-policy "
+            "policy=router` makes where none is shipped"
+        )
 
 
 def require_no_oracle(cfg: PoolConfig) -> None:

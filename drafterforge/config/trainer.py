@@ -41,7 +41,7 @@ class TrainerConfig:
     strategy: str = setting(
         "auto", "ddp | fsdp: shard the drafter, its gradients and its optimiser over the devices | auto: ddp"
     )
-    precision: str = setting("auto", "bf16-mixed | 32-true | auto: bf16-mixed on tensor cores and AMX")
+    precision: str = setting("auto", "bf16-mixed | 32-true | auto: bf16-mixed where it is faster")
     checkpoint_steps: bool = setting(True, "activation checkpointing: recompute each TTT step in the backward pass")
     loss_chunk: int = setting(128, "rows of logits in memory at once")
     val_every: int = setting(50, "optimiser steps between validations; the last step is validated, too")

@@ -28,7 +28,7 @@ from drafterforge.kernels.attention import AttendLayer
 from drafterforge.kernels.candidates import Candidates
 from drafterforge.kernels.masks import Mask
 
-PackLinear = Callable[[Tensor, Tensor | None], native.PackedLinear | None]
+PackLinear = Callable[[Tensor, Tensor | None, bool], native.PackedLinear | None]
 PackMLP = Callable[[Tensor, Tensor, float, Sequence[tuple[Tensor, Tensor]]], native.PackedMLP | None]
 
 
@@ -74,7 +74,7 @@ TORCH = Kernels(
     Candidates,
     low_rank.add_low_rank,
     low_rank.add_expert_low_rank,
-    pack_linear=lambda weight, bias: None,
+    pack_linear=lambda weight, bias, rounds: None,
     pack_mlp=lambda mean, scale, farthest, layers: None,
     prompt_chunk=128,
 )
@@ -139,6 +139,11 @@ def tree_kernels(x: Tensor) -> Kernels:
 def is_compiled() -> bool:
     """Whether native.c was compiled, which serves float32 on a CPU."""
     return native.library() is not None
+
+
+def kernel_source() -> str:
+    """The source of the kernels of a CPU, whose times another version may change."""
+    return native.SOURCE.read_text()
 
 
 def describe_kernels(device: torch.device) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import Protocol
 
 import torch
@@ -31,13 +32,28 @@ def computes_bfloat16(device_type: str) -> bool:
 
 @functools.cache
 def has_matrix_unit(device_type: str) -> bool:
-    """Whether many rows of bfloat16 cost little more than one: tensor cores, or AMX on a CPU.
-
-    AVX512-BF16 without AMX halves the bytes read, but does not multiply faster: on the measured CPU 16 rows take 2.1
-    times as long as one, and a product of 2,048 rows 1.7 times as long as in float32.
-    """
+    """Whether many rows of bfloat16 cost little more than one: tensor cores, or AMX on a CPU."""
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     return computes_bfloat16(device_type) if device_type != "cpu" else bool(amx())
+
+
+@functools.cache
+def multiplies_bfloat16_faster(device_type: str) -> bool:
+    """Whether large products take less time in bfloat16 than in float32: with a matrix unit, or by trial.
+
+    CPUs with AVX512-BF16 but no AMX differ: of two, one took 1.7 times as long in bfloat16, the other a quarter.
+    """
+    if has_matrix_unit(device_type) or not computes_bfloat16(device_type):
+        return has_matrix_unit(device_type)
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        x, weight, runs = torch.ones(512, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype), []
+        for _ in range(6):
+            began = time.perf_counter()
+            F.linear(x, weight)
+            runs.append(time.perf_counter() - began)
+        seconds[dtype] = min(runs)
+    return seconds[torch.bfloat16] < 0.8 * seconds[torch.float32]
 
 
 def _packing(weight: Tensor) -> tuple[int, torch.dtype] | None:
@@ -55,16 +71,17 @@ def _packing(weight: Tensor) -> tuple[int, torch.dtype] | None:
     return (2, torch.float32) if weight.dtype in (torch.float32, torch.bfloat16, torch.float16) else None
 
 
-NATIVE_ROWS = 256  # most rows for which native.c is asked: faster than BLAS (AVX-512, AVX2), see bench_kernels.py
+NATIVE_ROWS = 256  # rows up to which native.c is faster than BLAS in float32 (AVX-512, AVX2), see bench_kernels.py
 
 
 class FrozenLinear:
     """x @ weight.T + bias for inference, [..., in] to [..., out]."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True, rounds: bool = False) -> None:
+        """rounds: inputs may be rounded to bfloat16, where that is faster."""
         self.weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
-        self.native = kernels_of(self.weight).pack_linear(self.weight, self.bias) if pack else None
+        self.native = kernels_of(self.weight).pack_linear(self.weight, self.bias, rounds) if pack else None
         self.packing = _packing(self.weight) if pack and self.native is None else None
         if self.packing is not None:
             dtype = self.packing[1]
@@ -76,7 +93,7 @@ class FrozenLinear:
 
         invariant: a row's result does not depend on the number of rows.  added: [..., out], added to the result.
         """
-        if self.native is not None and x.numel() <= NATIVE_ROWS * x.shape[-1] and x.is_contiguous():
+        if self.computes_natively(x):
             if x.dim() == 2:
                 return self.native(x, added)
             out = self.native(x.view(-1, x.shape[-1])).view(*x.shape[:-1], self.weight.shape[0])
@@ -88,6 +105,13 @@ class FrozenLinear:
             out = self.plan.apply(self._apply, flat) if invariant else self._apply(flat)
             out = out.view(*x.shape[:-1], out.shape[-1])
         return out if added is None else added + out
+
+    def computes_natively(self, x: Tensor) -> bool:
+        """Whether native.c multiplies x as it is."""
+        return self.native is not None and self._has_few_rows(x) and x.is_contiguous()
+
+    def _has_few_rows(self, x: Tensor) -> bool:
+        return self.native.rounds or x.numel() <= NATIVE_ROWS * x.shape[-1]
 
     @property
     def plan(self) -> RowPlan:
@@ -112,7 +136,7 @@ class FrozenLinear:
         return PLANS[key]
 
     def _apply(self, flat: Tensor) -> Tensor:
-        if self.native is not None and flat.shape[0] <= NATIVE_ROWS:
+        if self.native is not None and self._has_few_rows(flat):
             return self.native(flat)
         if self.packing is None or flat.shape[0] < self.packing[0]:
             return F.linear(flat, self.weight, self.bias)
@@ -137,6 +161,6 @@ class AdaptedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [..., in]."""
-        if self.native is not None and x.numel() <= NATIVE_ROWS * x.shape[-1] and x.is_contiguous():
+        if self.native is not None and self.base.computes_natively(x):
             return self.native(x.view(-1, x.shape[-1])).view(*x.shape[:-1], -1)
         return self.base(x) + F.linear(F.linear(x, self.low.down), self.low.up)

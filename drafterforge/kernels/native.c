@@ -1,5 +1,5 @@
 /* Inference on a CPU in float32 for few rows: linear layers, whose weights are read as bfloat16 if that is exact, and the
- * small operations between them.
+ * small operations between them.  Where the caller allows it, a processor with AVX512-BF16 multiplies in bfloat16.
  *
  * All results are batch-invariant: the order of a row's operations does not depend on the number of rows, so a token gets
  * the same bits in a tree and alone.  Weights are read once per call; each core takes a share of the output columns.
@@ -155,6 +155,58 @@ TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12)
 static tile_function *const HALF[] = {half_1, half_2, half_3, half_4, half_5, half_6 WIDE_TILES(half)};
 static tile_function *const FULL[] = {full_1, full_2, full_3, full_4, full_5, full_6 WIDE_TILES(full)};
 
+#if defined __AVX512BF16__
+#define HAS_PAIRS 1
+/* As `tile_half`, with inputs rounded by `round_rows`.  x, ldx: of pairs, each of which is multiplied at once. */
+INLINE void tile_pairs(const int rows, const float *x, long ldx, const uint32_t *w, long depth, const char *fetch,
+                       long stride, vec sums[MOST_ROWS][2]) {
+    const word *pairs = (const word *)x;
+    vec acc[MOST_ROWS][2];
+#pragma GCC unroll 12
+    for (int row = 0; row < rows; row++) acc[row][0] = acc[row][1] = (vec){0};
+    for (long pair = 0; pair < depth / 2; pair++, w += PANEL, fetch += stride) {
+        ask(rows, w, fetch, stride);
+        const __m512bh left = (__m512bh)_mm512_loadu_si512(w), right = (__m512bh)_mm512_loadu_si512(w + LANES);
+#pragma GCC unroll 12
+        for (int row = 0; row < rows; row++) {
+            const __m512bh value = (__m512bh)_mm512_set1_epi32((int)pairs[row * ldx + pair]);
+            acc[row][0] = (vec)_mm512_dpbf16_ps((__m512)acc[row][0], left, value);
+            acc[row][1] = (vec)_mm512_dpbf16_ps((__m512)acc[row][1], right, value);
+        }
+    }
+#pragma GCC unroll 12
+    for (int row = 0; row < rows; row++) sums[row][0] = acc[row][0], sums[row][1] = acc[row][1];
+}
+
+#define PAIR_TILES(n)                                                                                              \
+    static void pairs_##n(const float *x, long ldx, const void *w, long depth, const char *fetch, long stride,     \
+                          vec sums[MOST_ROWS][2]) {                                                                \
+        tile_pairs(n, x, ldx, w, depth, fetch, stride, sums);                                                      \
+    }
+PAIR_TILES(1) PAIR_TILES(2) PAIR_TILES(3) PAIR_TILES(4) PAIR_TILES(5) PAIR_TILES(6)
+PAIR_TILES(7) PAIR_TILES(8) PAIR_TILES(9) PAIR_TILES(10) PAIR_TILES(11) PAIR_TILES(12)
+static tile_function *const PAIRS[] = {pairs_1, pairs_2, pairs_3, pairs_4, pairs_5, pairs_6 WIDE_TILES(pairs)};
+
+/* x [rows, depth] rounded to pairs of bfloat16, the even one low: [rows, depth / 2].  depth is even. */
+static void round_rows(const float *x, long ldx, uint32_t *pairs, long rows, long depth) {
+    for (long row = 0; row < rows; row++, x += ldx, pairs += depth / 2)
+        for (long at = 0; at < depth; at += LANES) {
+            const __mmask16 used = depth - at < LANES ? (1u << (depth - at)) - 1 : 0xffff;
+            const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(used, x + at));
+            _mm256_mask_storeu_epi16((char *)pairs + 2 * at, used, (__m256i)rounded);
+        }
+}
+#else
+#define HAS_PAIRS 0
+#define PAIRS HALF
+static void round_rows(const float *x, long ldx, uint32_t *pairs, long rows, long depth) {
+    (void)x, (void)ldx, (void)pairs, (void)rows, (void)depth;
+}
+#endif
+
+/* Whether the processor multiplies pairs of bfloat16. */
+int df_has_pairs(void) { return HAS_PAIRS; }
+
 /* Output columns that are packed together. */
 int df_panel(void) { return PANEL; }
 
@@ -178,10 +230,10 @@ void df_pack_full(const float *weight, float *packed, long out, long depth) {
     }
 }
 
-/* Weights packed by `df_pack_half` or `df_pack_full`. */
+/* Weights packed by `df_pack_half` or `df_pack_full`; paired: `half`, and the inputs come from `round_rows`. */
 typedef struct {
     const void *packed;
-    int half;
+    int half, paired;
     long depth;
 } weights;
 
@@ -189,7 +241,7 @@ typedef struct {
 INLINE void tile(const float *x, long ldx, weights w, long panel, const char *fetch, long stride, long count,
                  vec sums[MOST_ROWS][2]) {
     const void *from = (const char *)w.packed + panel * PANEL * w.depth * (w.half ? 2 : 4);
-    (w.half ? HALF : FULL)[count - 1](x, ldx, from, w.depth, fetch, stride, sums);
+    (w.paired ? PAIRS : w.half ? HALF : FULL)[count - 1](x, ldx, from, w.depth, fetch, stride, sums);
 }
 
 /* out[row] = weight x[row] (+ up low[row]) (+ bias) (+ added[row]); up.packed, bias and added may be null. */
@@ -242,20 +294,31 @@ static void linear(linear_loop loop, int threads) {
     share_loop(linear_panels, &loop, panels, loop.rows * loop.w.depth * loop.columns > SMALL ? threads : 1);
 }
 
-/* out[row] = weight x[row] (+ bias) (+ added[row]).
- *
- * x: [rows, depth] with row stride ldx.  out, added: [rows, columns]. */
-void df_linear(const float *x, long ldx, const void *packed, int half, const float *bias, const float *added,
-               float *out, long rows, long depth, long columns, int threads) {
-    linear((linear_loop){x, ldx, {packed, half, depth}, 0, {0}, bias, added, out, rows, columns}, threads);
+/* A loop whose inputs are rounded to `pairs`, room for [rows, depth / 2]; null: they are not. */
+static linear_loop rounded(linear_loop loop, uint32_t *pairs) {
+    if (!pairs) return loop;
+    round_rows(loop.x, loop.ldx, pairs, loop.rows, loop.w.depth);
+    loop.x = (const float *)pairs, loop.ldx = loop.w.depth / 2, loop.w.paired = 1;
+    return loop;
 }
 
-/* out[row] = weight x[row] + up down x[row] (+ bias); low: room for down x, [rows, rank]. */
-void df_adapted(const float *x, long ldx, const void *packed, int half, const void *down, int down_half,
+/* out[row] = weight x[row] (+ bias) (+ added[row]).
+ *
+ * x: [rows, depth] with row stride ldx.  out, added: [rows, columns].  pairs: see `rounded`; only with half weights. */
+void df_linear(const float *x, long ldx, const void *packed, int half, uint32_t *pairs, const float *bias,
+               const float *added, float *out, long rows, long depth, long columns, int threads) {
+    const linear_loop loop = {x, ldx, {packed, half, 0, depth}, 0, {0}, bias, added, out, rows, columns};
+    linear(rounded(loop, pairs), threads);
+}
+
+/* out[row] = weight x[row] + up down x[row] (+ bias); low: room for down x, [rows, rank].  Only weight x is rounded. */
+void df_adapted(const float *x, long ldx, const void *packed, int half, uint32_t *pairs, const void *down, int down_half,
                 const void *up, int up_half, float *low, const float *bias, float *out, long rows, long depth,
                 long rank, long columns, int threads) {
-    linear((linear_loop){x, ldx, {down, down_half, depth}, 0, {0}, 0, 0, low, rows, rank}, threads);
-    linear((linear_loop){x, ldx, {packed, half, depth}, low, {up, up_half, rank}, bias, 0, out, rows, columns}, threads);
+    linear((linear_loop){x, ldx, {down, down_half, 0, depth}, 0, {0}, 0, 0, low, rows, rank}, threads);
+    const linear_loop loop = {x,    ldx, {packed, half, 0, depth}, low, {up, up_half, 0, rank}, bias, 0,
+                              out, rows, columns};
+    linear(rounded(loop, pairs), threads);
 }
 
 /* ---- small operations ---------------------------------------------------------------------------------------- */

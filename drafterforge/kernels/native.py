@@ -29,11 +29,12 @@ FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-pthread", "-shared", "-f
 COMPILER_SECONDS = 120
 SIGNATURES: dict[str, tuple] = {
     "df_panel": (),
+    "df_has_pairs": (),
     "df_pack_half": (c_void_p, c_void_p, c_long, c_long),
     "df_pack_full": (c_void_p, c_void_p, c_long, c_long),
-    "df_linear": (c_void_p, c_long, c_void_p, c_int, *[c_void_p] * 3, *[c_long] * 3, c_int),
+    "df_linear": (c_void_p, c_long, c_void_p, c_int, *[c_void_p] * 4, *[c_long] * 3, c_int),
     "df_adapted": (
-        *(c_void_p, c_long, c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, *[c_void_p] * 3),
+        *(c_void_p, c_long, c_void_p, c_int, c_void_p, c_void_p, c_int, c_void_p, c_int, *[c_void_p] * 3),
         *(*[c_long] * 4, c_int),
     ),
     "df_top": (c_void_p, *[c_long] * 3, c_void_p, c_void_p, c_int),
@@ -61,8 +62,17 @@ SIGNATURES: dict[str, tuple] = {
     ),
 }
 
-# functions that return a number: 1 for failure, except for df_panel
-RETURN = ("df_panel", "df_ancestors", "df_attention", "df_cut", "df_reads", "df_rotate_and_store", "df_walk")
+# functions that return a number: 1 for failure, except for the first two
+RETURN = (
+    "df_panel",
+    "df_has_pairs",
+    "df_ancestors",
+    "df_attention",
+    "df_cut",
+    "df_reads",
+    "df_rotate_and_store",
+    "df_walk",
+)
 
 
 @functools.cache
@@ -134,12 +144,19 @@ def require(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float3
         )
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether `PackedLinear` can multiply in bfloat16: with AVX512-BF16."""
+    return library() is not None and bool(library().df_has_pairs())
+
+
 class PackedLinear:
     """Weights [out, in] packed in the order of `df_linear`; as bfloat16 if that is exact for every weight."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, rounds: bool = False) -> None:
+        """rounds: if the processor can, round inputs to bfloat16, multiply, and add in float32."""
         self.out, self.depth = weight.shape
         self.half = self.depth % 2 == 0 and bool((weight.bfloat16().to(weight.dtype) == weight).all())
+        self.rounds = rounds and self.half and multiplies_bfloat16()
         weight = weight.contiguous()
         self.bias = None if bias is None else bias.contiguous()
         panel = library().df_panel()
@@ -155,12 +172,13 @@ class PackedLinear:
         require(x, (rows, self.depth))
         if added is not None:
             require(added, (rows, self.out))
-        out = torch.empty(rows, self.out)
+        out, pairs = torch.empty(rows, self.out), self.room(rows)
         library().df_linear(
             x.data_ptr(),
             self.depth,
             self.packed.data_ptr(),
             self.half,
+            0 if pairs is None else pairs.data_ptr(),
             0 if self.bias is None else self.bias.data_ptr(),
             0 if added is None else added.data_ptr(),
             out.data_ptr(),
@@ -170,6 +188,10 @@ class PackedLinear:
             torch.get_num_threads(),
         )
         return out
+
+    def room(self, rows: int) -> Tensor | None:
+        """Room for rounded inputs, or None if they are not rounded."""
+        return torch.empty(rows * self.depth // 2, dtype=torch.int32) if self.rounds else None
 
 
 class PackedAddition:
@@ -185,12 +207,13 @@ class PackedAddition:
         """x @ (weight + up @ down).T (+ bias) for contiguous x [N, in]."""
         base, rows, rank = self.base, x.shape[0], self.down.out
         require(x, (rows, base.depth))
-        low, out = torch.empty(rows, rank), torch.empty(rows, base.out)
+        low, out, pairs = torch.empty(rows, rank), torch.empty(rows, base.out), base.room(rows)
         library().df_adapted(
             x.data_ptr(),
             base.depth,
             base.packed.data_ptr(),
             base.half,
+            0 if pairs is None else pairs.data_ptr(),
             self.down.packed.data_ptr(),
             self.down.half,
             self.up.packed.data_ptr(),

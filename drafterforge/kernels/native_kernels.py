@@ -11,10 +11,11 @@ from torch import Tensor
 from drafterforge.config.runtime import MAX_NODES
 from drafterforge.kernels import attention as by_torch
 from drafterforge.kernels import gate, native, native_trees, norm, trees
-from drafterforge.kernels.attention import AttendLayer, Heads
+from drafterforge.kernels.attention import AttendLayer, Heads, additive
 from drafterforge.kernels.cache import KeyValueCache
 
 BLOCK = 64  # queries of a sequence that native.c attends for at once
+PROMPT = 128  # tokens up to which native.c attends within a text faster than torch
 
 
 def _needs_gradients(x: Tensor) -> bool:
@@ -55,6 +56,9 @@ def rotated_attention(
 ) -> AttendLayer:
     """See `attention.rotated_attention`."""
     batch, length = shape
+    if cache is not None and mask is None and 1 < length <= PROMPT:
+        token = torch.arange(length)  # torch's tril would wake its threads, which then spin beside ours
+        mask = additive(token <= token[:, None], torch.float32)[None]
     if cache is None or not _is_short(length, heads.width, mask):
         return by_torch.rotated_attention(cos, sin, shape, heads, cache, mask, exact)
     cos, sin = cos.flatten(1), sin[:, 0, 1].contiguous()  # [B*T, D/2] each

@@ -67,7 +67,7 @@ def drafter_verdict(report: Report, trained: str) -> str:
     if all(pair[:2] == pair[2:] for pair in pairs):
         return (
             f"`{trained}` drafts exactly as `{name}` on all {len(pairs)} prompts, {mats[0]:.2f} tokens per cycle: "
-            f"training has changed nothing; keep `{name}`, or train on more prompts or for more steps"
+            f"keep `{name}`, test more prompts, or train on more prompts or for more steps"
         )
     if bounds is None:
         few = f"{len(pairs)} prompt{'s are' if len(pairs) > 1 else ' is'} too few for a verdict"

@@ -55,17 +55,18 @@ class LeanLayer:
     down: FrozenLinear
 
 
-def _fused(parts: list[torch.nn.Linear]) -> FrozenLinear:
-    bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
-    return FrozenLinear(torch.cat([part.weight for part in parts]), bias)
-
-
 class LeanBackbone:
     """Decoder of a causal LM, from token ids to features, final states and logits."""
 
-    def __init__(self, model: PreTrainedModel, tapped: bool = True, taps: Sequence[int] = ()) -> None:
-        """tapped: whether features are needed; if not, their width is 0.  taps: layers; empty: the default ones."""
+    def __init__(
+        self, model: PreTrainedModel, tapped: bool = True, taps: Sequence[int] = (), rounds: bool = False
+    ) -> None:
+        """tapped: whether features are needed; if not, their width is 0.  taps: layers; empty: the default ones.
+
+        rounds: see `FrozenLinear`.
+        """
         config, decoder = model.config, model.model
+        self.rounds = rounds
         self.num_layers = config.num_hidden_layers
         self.taps = taps_of(self.num_layers, tapped, taps)
         self.num_heads, self.num_key_heads = config.num_attention_heads, config.num_key_value_heads
@@ -76,23 +77,30 @@ class LeanBackbone:
         self.kernels = kernels_of(self.embedding)
         self.norm = decoder.norm.weight.detach()
         head = model.get_output_embeddings()
-        self.head = FrozenLinear(head.weight, head.bias)
+        self.head = self._linear(head)
         self.rope = RopeTable(decoder.rotary_emb.inv_freq, decoder.rotary_emb.attention_scaling)
         self.layers = [self._layer(layer) for layer in decoder.layers]
 
-    @staticmethod
-    def _layer(layer: torch.nn.Module) -> LeanLayer:
+    def _linear(self, *parts: torch.nn.Linear) -> FrozenLinear:
+        """Linear layers of one input, fused."""
+        weight, bias = parts[0].weight, parts[0].bias
+        if len(parts) > 1:
+            weight = torch.cat([part.weight for part in parts])
+            bias = None if bias is None else torch.cat([part.bias for part in parts])
+        return FrozenLinear(weight, bias, rounds=self.rounds)
+
+    def _layer(self, layer: torch.nn.Module) -> LeanLayer:
         attention, mlp = layer.self_attn, layer.mlp
         q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
         return LeanLayer(
             input_norm=layer.input_layernorm.weight.detach(),
-            qkv=_fused([attention.q_proj, attention.k_proj, attention.v_proj]),
+            qkv=self._linear(attention.q_proj, attention.k_proj, attention.v_proj),
             q_norm=None if q_norm is None else q_norm.weight.detach(),
             k_norm=None if k_norm is None else k_norm.weight.detach(),
-            out=FrozenLinear(attention.o_proj.weight, attention.o_proj.bias),
+            out=self._linear(attention.o_proj),
             post_norm=layer.post_attention_layernorm.weight.detach(),
-            gate_up=_fused([mlp.gate_proj, mlp.up_proj]),
-            down=FrozenLinear(mlp.down_proj.weight, mlp.down_proj.bias),
+            gate_up=self._linear(mlp.gate_proj, mlp.up_proj),
+            down=self._linear(mlp.down_proj),
         )
 
     @property

@@ -301,9 +301,12 @@ def wrap_model(
     obstacle = lean_obstacle(model.config)
     if forward == "lean" and obstacle:
         raise ConfigError(f"target.forward=lean cannot run {name}: {obstacle}; type target.forward=auto")
-    lean = forward == "lean" or (forward == "auto" and obstacle is None)
-    if not lean:
+    dtype = dtype or model.dtype
+    if forward == "lean" or (forward == "auto" and obstacle is None):
+        backbone = LeanBackbone(model, tapped, taps, rounds=dtype == torch.bfloat16)
+    else:
         log.info("%s runs through its own modules (%s)", name, obstacle or "target.forward=modules")
+        backbone = ModulesBackbone(model, tapped, taps, devices)
     return Target(
         name=name,
         folder=folder,
@@ -311,9 +314,9 @@ def wrap_model(
         fingerprint=fingerprint(folder) if (folder / "config.json").is_file() else "in-memory",
         config=model.config.get_text_config(),
         tokenizer=tokenizer,
-        backbone=LeanBackbone(model, tapped, taps) if lean else ModulesBackbone(model, tapped, taps, devices),
+        backbone=backbone,
         device=model.device,
-        dtype=dtype or model.dtype,
+        dtype=dtype,
         eos_ids=end_tokens(model, tokenizer),
     )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
+from drafterforge.config.trainer import TrainerConfig
 from drafterforge.kernels import linear
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import BLOCK, KeyValueCache
@@ -16,6 +19,8 @@ from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.rope import RopeTable, apply_rope
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import describe_device
+from drafterforge.training.best_checkpoint import BestCheckpoint
+from drafterforge.training.trainer import build_trainer
 
 PACKS_BFLOAT16 = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)()
 
@@ -35,10 +40,11 @@ def test_a_frozen_linear_equals_the_plain_one(shape, bias, pack):
 @pytest.fixture
 def fresh_capabilities():
     """What the CPU can do is asked again, in the test and after it."""
-    for capability in (linear.computes_bfloat16, linear.has_matrix_unit):
+    capabilities = linear.computes_bfloat16, linear.has_matrix_unit, linear.multiplies_bfloat16_faster
+    for capability in capabilities:
         capability.cache_clear()
     yield
-    for capability in (linear.computes_bfloat16, linear.has_matrix_unit):
+    for capability in capabilities:
         capability.cache_clear()
 
 
@@ -49,6 +55,29 @@ def test_bfloat16_without_amx_is_no_matrix_unit(amx, fresh_capabilities, monkeyp
     assert linear.computes_bfloat16("cpu") and linear.has_matrix_unit("cpu") is amx
     assert default_shape(torch.device("cpu"), torch.bfloat16).num_tokens == (16 if amx else 6)
     assert ("no AMX" in describe_device(torch.device("cpu"))) is not amx
+
+
+@pytest.mark.parametrize(
+    ("avx512", "amx", "seconds", "faster"),
+    [(False, False, 1, False), (True, False, 1, True), (True, False, 7, False), (True, True, 7, True)],
+)
+def test_bfloat16_is_preferred_with_a_matrix_unit_or_where_a_trial_finds_it_faster(
+    avx512, amx, seconds, faster, fresh_capabilities, monkeypatch
+):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    clock = [0.0]
+
+    def product(x, weight):
+        clock[0] += seconds if x.dtype == torch.bfloat16 else 4
+
+    monkeypatch.setattr(linear.F, "linear", product)
+    monkeypatch.setattr(linear.time, "perf_counter", lambda: clock[0])
+    assert linear.multiplies_bfloat16_faster("cpu") is faster
+    for precision, expected in (("auto", "bf16-mixed" if faster else "32-true"), ("32-true", "32-true")):
+        config = TrainerConfig(precision=precision)
+        trainer = build_trainer(config, Path("nowhere"), torch.device("cpu"), BestCheckpoint(Path("nowhere"), 1), [])
+        assert trainer.precision == expected
 
 
 @pytest.mark.skipif(not PACKS_BFLOAT16, reason="oneDNN packs no bfloat16 weights here")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,11 +16,12 @@ from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import KERNELS, NATIVE, TORCH, kernels_of
 from drafterforge.kernels.linear import NATIVE_ROWS, AdaptedLinear, FrozenLinear
 from drafterforge.targets import device as device_room
-from drafterforge.targets.load import load_target, wrap_model
+from drafterforge.targets.load import Target, load_target, wrap_model
 from tests.models import FAMILIES, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 
 compiled = pytest.mark.skipif(native.library() is None, reason=f"no compiled kernels: {native.why_not()}")
+rounding = pytest.mark.skipif(not native.multiplies_bfloat16(), reason="no AVX512-BF16")
 
 
 def without(monkeypatch) -> None:
@@ -75,6 +78,34 @@ def test_an_addition_equals_the_definition_in_any_number_of_rows(out, depth, ran
     torch.testing.assert_close(product.double(), reference, rtol=1e-5, atol=1e-3)
     for rows in (*range(1, 14), 24, 25):
         assert layer(x[:rows]).equal(product[:rows])
+
+
+@rounding
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("out", "depth"), [(64, 48), (70, 30), (1, 2), (33, 576), (200, 1538)])
+def test_rounded_inputs_are_multiplied_by_bfloat16_weights_in_any_number_of_rows(out, depth, bias):
+    weight, offset = torch.randn(out, depth).bfloat16().float(), torch.randn(out) if bias else None
+    layer, x, added = native.PackedLinear(weight, offset, rounds=True), torch.randn(31, depth), torch.randn(31, out)
+    assert layer.half and layer.rounds
+    reference = F.linear(x.bfloat16().double(), weight.double(), None if offset is None else offset.double())
+    product = layer(x)
+    torch.testing.assert_close(product.double(), reference, rtol=1e-5, atol=2e-4)
+    for rows in (*range(1, 14), 24, 25):
+        assert layer(x[:rows]).equal(product[:rows])
+    torch.testing.assert_close(layer(x, added), product + added)
+    down, up = torch.randn(4, depth), torch.randn(out, 4)
+    adapted = native.PackedAddition(layer, down, up)
+    torch.testing.assert_close(adapted(x), product + x @ down.t() @ up.t(), rtol=1e-4, atol=1e-2)
+    assert adapted(x[:5]).equal(adapted(x)[:5])
+
+
+@compiled
+def test_inputs_are_not_rounded_where_weights_are_no_bfloat16_numbers_or_the_processor_cannot(monkeypatch):
+    weight, x = torch.randn(40, 24), torch.randn(5, 24)
+    assert native.PackedLinear(weight, None, rounds=True)(x).equal(native.PackedLinear(weight, None)(x))
+    monkeypatch.setattr(native, "multiplies_bfloat16", lambda: False)
+    weight = weight.bfloat16().float()
+    assert native.PackedLinear(weight, None, rounds=True)(x).equal(native.PackedLinear(weight, None)(x))
 
 
 @compiled
@@ -280,31 +311,61 @@ def test_a_slot_outside_the_cache_is_refused_before_anything_is_written(slot):
 # Whole targets.
 
 
+def alone_and_in_a_tree(target: Target) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of ten tokens after twenty: each in a pass of its own, and all in one."""
+    text, positions = torch.arange(3, 33)[None], torch.arange(30)[None]
+    cache = target.new_cache()
+    cache.set_slots(0, 20)
+    target.forward(text[:, :20], positions[:, :20], cache)
+    single = []
+    for at in range(20, 30):
+        cache.set_slots(at, 1)
+        states, _ = target.forward(text[:, at : at + 1], positions[:, at : at + 1], cache)
+        single.append(target.logits(states))
+    cache.set_slots(20, 10)
+    past = torch.ones(10, 20, dtype=torch.bool)
+    mask = additive(torch.cat((past, torch.ones(10, 10, dtype=torch.bool).tril()), dim=1), torch.float32)[None]
+    states, _ = target.forward(text[:, 20:], positions[:, 20:], cache, mask)
+    return torch.cat(single, dim=1), target.logits(states)
+
+
+@rounding
+@torch.inference_mode()
+def test_a_target_of_bfloat16_rounds_inputs_and_single_tokens_have_the_bits_of_a_tree():
+    model, logits = tiny_model("llama", head_dim=16).bfloat16().float(), {}
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        target = wrap_model(model, None, name="tiny", folder=Path("nowhere"), dtype=dtype)
+        single, logits[dtype] = alone_and_in_a_tree(target)
+        assert single.equal(logits[dtype])
+    assert logits[torch.float16].equal(logits[torch.float32])
+    difference = (logits[torch.bfloat16] - logits[torch.float32]).abs().mean()
+    assert 0 < difference < 0.02 * logits[torch.float32].std()
+
+
 @compiled
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_target_gives_the_numbers_of_torch_and_single_tokens_the_bits_of_a_tree(family, monkeypatch):
     def run() -> tuple[torch.Tensor, torch.Tensor]:
-        target = tiny_target(family, head_dim=16)
-        text, positions = torch.arange(3, 33)[None], torch.arange(30)[None]
-        cache = target.new_cache()
-        cache.set_slots(0, 20)
-        target.forward(text[:, :20], positions[:, :20], cache)
-        single = []
-        for at in range(20, 30):
-            cache.set_slots(at, 1)
-            states, _ = target.forward(text[:, at : at + 1], positions[:, at : at + 1], cache)
-            single.append(target.logits(states))
-        cache.set_slots(20, 10)
-        past = torch.ones(10, 20, dtype=torch.bool)
-        mask = additive(torch.cat((past, torch.ones(10, 10, dtype=torch.bool).tril()), dim=1), torch.float32)[None]
-        states, _ = target.forward(text[:, 20:], positions[:, 20:], cache, mask)
-        return torch.cat(single, dim=1), target.logits(states)
+        return alone_and_in_a_tree(tiny_target(family, head_dim=16))
 
     with torch.inference_mode():
         single, tree = run()
         assert single.equal(tree)
         without(monkeypatch)
         torch.testing.assert_close(run()[1], tree, rtol=1e-4, atol=1e-4)
+
+
+@compiled
+@torch.inference_mode()
+def test_a_short_prompt_has_the_bits_of_single_tokens():
+    target = tiny_target("llama", head_dim=16)
+    text, positions = torch.arange(3, 23)[None], torch.arange(20)[None]
+    single, cache = [], target.new_cache()
+    for at in range(20):
+        cache.set_slots(at, 1)
+        single.append(target.forward(text[:, at : at + 1], positions[:, at : at + 1], cache)[0])
+    cache.set_slots(0, 20)
+    assert target.forward(text, positions, cache)[0].equal(torch.cat(single, dim=1))
 
 
 @compiled
@@ -321,7 +382,7 @@ def test_half_precision_weights_are_multiplied_in_float32_where_no_unit_multipli
     rounded = tiny_model()
     for parameter in rounded.parameters():
         parameter.data = parameter.data.to(half).float()
-    twin = wrap_model(rounded, None, name="twin", folder=tmp_path / "nowhere")
+    twin = wrap_model(rounded, None, name="twin", folder=tmp_path / "nowhere", dtype=half)
     text, positions = torch.arange(3, 33)[None], torch.arange(30)[None]
     with torch.inference_mode():
         assert target.forward(text, positions, None)[0].equal(twin.forward(text, positions, None)[0])

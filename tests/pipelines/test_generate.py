@@ -37,6 +37,13 @@ def test_every_kind_of_drafter_prints_the_same_text(trained, small_folder, sampl
     assert trained(*ASK, *SAMPLE[:-1], "seed=8").out != expected
 
 
+def test_the_summary_says_how_many_cycles_each_drafter_of_a_pool_drafted(trained):
+    done = trained(*ASK, "drafter=pool", "pool.drafters=[sql,retrieval]")
+    counts = re.search(r"(\d+) cycles \((.+?)\),", done.err)
+    turns = dict(part.rsplit(" ", 1) for part in counts[2].split(", "))
+    assert set(turns) <= {"sql", "retrieval"} and sum(map(int, turns.values())) == int(counts[1])
+
+
 def test_numerics_and_the_shape_of_the_drafter_s_kind_reach_the_engine(trained, monkeypatch):
     seen = []
 
