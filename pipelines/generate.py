@@ -88,7 +88,7 @@ def summary(answer: Generation) -> str:
         f"{name} {answer.time_s[name] / total:.0%}" for name in ("prefill", "draft", "verify", "host") if total
     )
     nodes = f", {accepted} of {drafted} drafted nodes accepted" if drafted else ""
-    turns = Counter(cycle.drafter for cycle in answer.cycles if cycle.drafter)
+    turns = Counter(cycle.drafter for cycle in answer.cycles if cycle.drafter and cycle.num_nodes > 1)
     drafters = f" ({', '.join(f'{name} {count}' for name, count in turns.most_common())})" if turns else ""
     cycles = f"{len(answer.cycles)} cycles{drafters}"
     return (

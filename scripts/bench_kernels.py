@@ -1,11 +1,11 @@
 """Times linear layers of few rows on a CPU: our compiled kernels, oneDNN with packed weights, and torch.
 
-    python scripts/bench_kernels.py [--rows 1,6,16] [--threads 2] [--json PATH]
+    python scripts/bench_kernels.py [--rows 1,6,16,32] [--threads 2] [--json PATH]
 
 Layers have the shapes of the default target.  Enough copies are read in turn to exceed the caches, as decoding reads
 each layer from memory.  Layers are timed one by one; a pass is their sum.  The kernels read bfloat16 weights as
-bfloat16 and others as float32; arithmetic is float32 everywhere.  Implementations take turns; figures are medians over
-rounds.
+bfloat16 and others as float32.  Arithmetic is float32; with AVX512-BF16 the kernels can also round inputs to bfloat16
+and multiply in it.  Implementations take turns; figures are medians over rounds.
 
 Rows of the layer `all` are a pass with a number of rows by one implementation (`way`):
     ms                  milliseconds
@@ -14,6 +14,7 @@ Rows of the layer `all` are a pass with a number of rows by one implementation (
     speedup_over_torch  time of torch over that of this implementation
 Figures, of a pass with N rows:
     bfloat16_over_torch_N, float32_over_torch_N  speed of the kernels over torch's, by the dtype of the weights
+    products_over_float32_N                      speed of bfloat16 products over float32 ones, with bfloat16 weights
 """
 
 from __future__ import annotations
@@ -39,19 +40,15 @@ from torch import Tensor
 SHAPES = {"qkv": (960, 576), "out": (576, 576), "gate and up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}
 LAYERS = {"qkv": 30, "out": 30, "gate and up": 30, "down": 30, "head": 1}  # in one pass of the target
 WORKING_SET = 1 << 28  # bytes of float32 weights of each implementation; the other three are read in between
-WAYS = (
-    "kernels, bfloat16 weights",
-    "kernels, float32 weights",
-    "torch",
-    "oneDNN, packed",
-)  # oneDNN only if torch has it
+HALF, PRODUCTS, FULL = "kernels, bfloat16 weights", "kernels, bfloat16 products", "kernels, float32 weights"
+WAYS = HALF, PRODUCTS, FULL, "torch", "oneDNN, packed"  # the second only with AVX512-BF16, the last if torch has it
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code: 2 without compiled kernels."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="1,6,16", metavar="N,...", help="rows of the inputs")
+    parser.add_argument("--rows", default="1,6,16,32", metavar="N,...", help="rows of the inputs")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of which figures are the median")
     parser.add_argument("--threads", type=int, help="number of threads; by default torch's")
     parser.add_argument("--working-set", type=int, default=WORKING_SET, help=argparse.SUPPRESS)
@@ -60,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         row_counts = sorted({int(count) for count in options.rows.split(",")})
     except ValueError:
-        parser.error(f"--rows {options.rows} must be whole numbers; type --rows 1,6,16")
+        parser.error(f"--rows {options.rows} must be whole numbers; type --rows 1,6,16,32")
     if min(*row_counts, options.rounds, 1 if options.threads is None else options.threads) < 1:
         parser.error("--rows, --rounds and --threads must be at least 1")
     if options.threads:
@@ -83,7 +80,7 @@ def measure(row_counts: list[int], rounds: int, working_set: int) -> list[dict[s
     for name, (out, depth) in SHAPES.items():
         copies = max(1, working_set // (4 * out * depth))
         weights = [torch.randn(out, depth) for _ in range(copies)]
-        ways = dict(zip(WAYS, multipliers(weights), strict=False))
+        ways = multipliers(weights)
         for count in row_counts:
             x = torch.randn(count, depth)
             seconds = {way: [] for way in ways}
@@ -101,17 +98,20 @@ def measure(row_counts: list[int], rounds: int, working_set: int) -> list[dict[s
     return rows
 
 
-def multipliers(weights: list[Tensor]) -> list[list[Callable[[Tensor], Tensor]]]:
-    """For each implementation, functions that multiply with each of the weights."""
-    ways = [
-        [native.PackedLinear(weight.bfloat16().float(), None) for weight in weights],
-        [native.PackedLinear(weight, None) for weight in weights],
-        [lambda x, w=weight: F.linear(x, w) for weight in weights],
-    ]
+def multipliers(weights: list[Tensor]) -> dict[str, list[Callable[[Tensor], Tensor]]]:
+    """For each way of this machine, functions that multiply with each of the weights."""
+    halves = [weight.bfloat16().float() for weight in weights]
+    ways = {
+        HALF: [native.PackedLinear(half, None) for half in halves],
+        FULL: [native.PackedLinear(weight, None) for weight in weights],
+        "torch": [lambda x, w=weight: F.linear(x, w) for weight in weights],
+    }
+    if native.multiplies_bfloat16():
+        ways[PRODUCTS] = [native.PackedLinear(half, None, rounds=True) for half in halves]
     if hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         packed = [torch.ops.mkldnn._reorder_linear_weight(weight, None) for weight in weights]
         multiply = torch.ops.mkldnn._linear_pointwise
-        ways.append([lambda x, w=weight: multiply(x, w, None, "none", [], "") for weight in packed])
+        ways["oneDNN, packed"] = [lambda x, w=weight: multiply(x, w, None, "none", [], "") for weight in packed]
     return ways
 
 
@@ -133,13 +133,15 @@ def sum_passes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def figures_of(passes: list[dict[str, Any]]) -> dict[str, float]:
-    """Speeds of the kernels over torch, by the dtype of the weights and the number of rows."""
-    return {
-        f"{dtype}_over_torch_{row['rows']}": row["speedup_over_torch"]
-        for row in passes
-        for way, dtype in zip(WAYS, ("bfloat16", "float32"), strict=False)
-        if row["way"] == way
-    }
+    """Speeds of the kernels over torch, and of bfloat16 products over float32 ones, by number of rows."""
+    ms = {(row["way"], row["rows"]): row["ms"] for row in passes}
+    figures = {}
+    for count in sorted({row["rows"] for row in passes}):
+        figures[f"bfloat16_over_torch_{count}"] = ms["torch", count] / ms[HALF, count]
+        figures[f"float32_over_torch_{count}"] = ms["torch", count] / ms[FULL, count]
+        if (PRODUCTS, count) in ms:
+            figures[f"products_over_float32_{count}"] = ms[HALF, count] / ms[PRODUCTS, count]
+    return figures
 
 
 def show(passes: list[dict[str, Any]], title: str) -> None:

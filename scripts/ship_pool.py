@@ -13,7 +13,7 @@ from pathlib import Path
 from drafterforge.artifacts.folder import open_artifact, write_artifact
 from drafterforge.artifacts.locate import SHIPPED, artifact_dir
 
-LIMIT = 20e6  # bytes of all shipped artifacts
+LIMIT = 40e6  # bytes of all shipped artifacts
 
 
 def main() -> None:

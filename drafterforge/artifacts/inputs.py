@@ -18,7 +18,7 @@ from drafterforge.config.target import TargetConfig
 from drafterforge.errors import ArtifactError
 
 NO_FILES = (AUTO, POOL, RETRIEVAL)  # values of `drafter=` of generate and serve that name no artifact
-PLAIN = ("none", "plain", "autoregressive")  # what is typed by those who want no drafter
+NO_DRAFTER = ("none", "None", "off", "plain")  # typed by those who want none
 POLICIES = {"policies": command_for_policy, "routers": command_for_router}  # kind of input -> the command that makes it
 
 
@@ -70,8 +70,8 @@ def _check_input(cfg: Any, key: str, value: Any, kind: str) -> None:
         find_bundle(value, cfg.target.folder_name, cfg.runs_dir)
     elif kind == "decoders":
         for name in [] if value in NO_FILES or Path(value).expanduser().exists() else parts_of([value]):
-            if name in PLAIN and name not in list_artifacts(cfg.runs_dir, cfg.target.folder_name, "drafters"):
-                raise ArtifactError(f"no drafters named {name!r}; type drafter= for plain decoding")
+            if value in NO_DRAFTER and name not in list_artifacts(cfg.runs_dir, cfg.target.folder_name, "drafters"):
+                raise ArtifactError(f"no drafters named {name!r}; type {key}= for plain decoding")
             if name not in NO_FILES:
                 find_artifact(cfg.runs_dir, cfg.target.folder_name, "drafters", name, hint=command_for(name))
     elif kind in POLICIES:

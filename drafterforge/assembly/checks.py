@@ -60,8 +60,8 @@ def check_selector(cfg: PoolConfig) -> None:
         advised(cfg.selector_name, cfg.options)
     elif cfg.selector_name == "router":
         raise ConfigError(
-            "selector=router needs pool.router=NAME; type pool.router=router, which `drafterforge train-policy "
-            "policy=router` makes where none is shipped"
+            "selector=router needs pool.router=NAME; type pool.router=router; if there is none, type `drafterforge "
+            "train-policy policy=router`"
         )
 
 

@@ -141,9 +141,9 @@ def is_compiled() -> bool:
     return native.library() is not None
 
 
-def kernel_source() -> str:
-    """The source of the kernels of a CPU, whose times another version may change."""
-    return native.SOURCE.read_text()
+def kernel_version() -> str:
+    """The version of the kernels of this CPU; costs that another version was measured with are not comparable."""
+    return native.version()
 
 
 def describe_kernels(device: torch.device) -> str:

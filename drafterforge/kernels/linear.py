@@ -41,7 +41,7 @@ def has_matrix_unit(device_type: str) -> bool:
 def multiplies_bfloat16_faster(device_type: str) -> bool:
     """Whether large products take less time in bfloat16 than in float32: with a matrix unit, or by trial.
 
-    CPUs with AVX512-BF16 but no AMX differ: of two, one took 1.7 times as long in bfloat16, the other a quarter.
+    CPUs with AVX512-BF16 but no AMX differ: on one, bfloat16 took 1.7 times as long as float32, on another a quarter.
     """
     if has_matrix_unit(device_type) or not computes_bfloat16(device_type):
         return has_matrix_unit(device_type)
@@ -78,7 +78,7 @@ class FrozenLinear:
     """x @ weight.T + bias for inference, [..., in] to [..., out]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True, rounds: bool = False) -> None:
-        """rounds: inputs may be rounded to bfloat16, where that is faster."""
+        """rounds: inputs may be rounded to bfloat16, where the processor then multiplies faster."""
         self.weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
         self.native = kernels_of(self.weight).pack_linear(self.weight, self.bias, rounds) if pack else None
@@ -107,10 +107,10 @@ class FrozenLinear:
         return out if added is None else added + out
 
     def computes_natively(self, x: Tensor) -> bool:
-        """Whether native.c multiplies x as it is."""
-        return self.native is not None and self._has_few_rows(x) and x.is_contiguous()
+        """Whether native.c multiplies x, without a copy."""
+        return self.native is not None and self._suits_native(x) and x.is_contiguous()
 
-    def _has_few_rows(self, x: Tensor) -> bool:
+    def _suits_native(self, x: Tensor) -> bool:
         return self.native.rounds or x.numel() <= NATIVE_ROWS * x.shape[-1]
 
     @property
@@ -136,7 +136,7 @@ class FrozenLinear:
         return PLANS[key]
 
     def _apply(self, flat: Tensor) -> Tensor:
-        if self.native is not None and self._has_few_rows(flat):
+        if self.native is not None and self._suits_native(flat):
             return self.native(flat)
         if self.packing is None or flat.shape[0] < self.packing[0]:
             return F.linear(flat, self.weight, self.bias)

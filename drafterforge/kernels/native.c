@@ -155,9 +155,9 @@ TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12)
 static tile_function *const HALF[] = {half_1, half_2, half_3, half_4, half_5, half_6 WIDE_TILES(half)};
 static tile_function *const FULL[] = {full_1, full_2, full_3, full_4, full_5, full_6 WIDE_TILES(full)};
 
-#if defined __AVX512BF16__
+#if defined __AVX512BF16__ && defined __AVX512VL__ && defined __AVX512BW__
 #define HAS_PAIRS 1
-/* As `tile_half`, with inputs rounded by `round_rows`.  x, ldx: of pairs, each of which is multiplied at once. */
+/* As `tile_half`, with inputs rounded by `round_rows`.  x: [rows, depth / 2] pairs, with row stride ldx. */
 INLINE void tile_pairs(const int rows, const float *x, long ldx, const uint32_t *w, long depth, const char *fetch,
                        long stride, vec sums[MOST_ROWS][2]) {
     const word *pairs = (const word *)x;
@@ -230,7 +230,7 @@ void df_pack_full(const float *weight, float *packed, long out, long depth) {
     }
 }
 
-/* Weights packed by `df_pack_half` or `df_pack_full`; paired: `half`, and the inputs come from `round_rows`. */
+/* Weights packed by `df_pack_half` or `df_pack_full`.  paired: the inputs come from `round_rows`; only with `half`. */
 typedef struct {
     const void *packed;
     int half, paired;
@@ -294,7 +294,7 @@ static void linear(linear_loop loop, int threads) {
     share_loop(linear_panels, &loop, panels, loop.rows * loop.w.depth * loop.columns > SMALL ? threads : 1);
 }
 
-/* A loop whose inputs are rounded to `pairs`, room for [rows, depth / 2]; null: they are not. */
+/* The loop with its inputs rounded to `pairs` [rows, depth / 2]; unchanged if `pairs` is null. */
 static linear_loop rounded(linear_loop loop, uint32_t *pairs) {
     if (!pairs) return loop;
     round_rows(loop.x, loop.ldx, pairs, loop.rows, loop.w.depth);
@@ -311,14 +311,13 @@ void df_linear(const float *x, long ldx, const void *packed, int half, uint32_t 
     linear(rounded(loop, pairs), threads);
 }
 
-/* out[row] = weight x[row] + up down x[row] (+ bias); low: room for down x, [rows, rank].  Only weight x is rounded. */
-void df_adapted(const float *x, long ldx, const void *packed, int half, uint32_t *pairs, const void *down, int down_half,
+/* out[row] = weight x[row] + up down x[row] (+ bias); low: room for down x, [rows, rank]. */
+void df_adapted(const float *x, long ldx, const void *packed, int half, const void *down, int down_half,
                 const void *up, int up_half, float *low, const float *bias, float *out, long rows, long depth,
                 long rank, long columns, int threads) {
     linear((linear_loop){x, ldx, {down, down_half, 0, depth}, 0, {0}, 0, 0, low, rows, rank}, threads);
-    const linear_loop loop = {x,    ldx, {packed, half, 0, depth}, low, {up, up_half, 0, rank}, bias, 0,
-                              out, rows, columns};
-    linear(rounded(loop, pairs), threads);
+    linear((linear_loop){x, ldx, {packed, half, 0, depth}, low, {up, up_half, 0, rank}, bias, 0, out, rows, columns},
+           threads);
 }
 
 /* ---- small operations ---------------------------------------------------------------------------------------- */

@@ -34,7 +34,7 @@ SIGNATURES: dict[str, tuple] = {
     "df_pack_full": (c_void_p, c_void_p, c_long, c_long),
     "df_linear": (c_void_p, c_long, c_void_p, c_int, *[c_void_p] * 4, *[c_long] * 3, c_int),
     "df_adapted": (
-        *(c_void_p, c_long, c_void_p, c_int, c_void_p, c_void_p, c_int, c_void_p, c_int, *[c_void_p] * 3),
+        *(c_void_p, c_long, c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, *[c_void_p] * 3),
         *(*[c_long] * 4, c_int),
     ),
     "df_top": (c_void_p, *[c_long] * 3, c_void_p, c_void_p, c_int),
@@ -130,6 +130,11 @@ def _compiled(compiler: str) -> Path:
     return path
 
 
+def version() -> str:
+    """What the kernels were compiled from and for; empty without them."""
+    return "" if library() is None else Path(library()._name).stem
+
+
 def cache_dir() -> Path:
     """The folder of compiled kernels: drafterforge/native in XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "drafterforge" / "native"
@@ -145,7 +150,7 @@ def require(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float3
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether `PackedLinear` can multiply in bfloat16: with AVX512-BF16."""
+    """Whether `PackedLinear` can multiply in bfloat16, which needs AVX512-BF16."""
     return library() is not None and bool(library().df_has_pairs())
 
 
@@ -153,7 +158,7 @@ class PackedLinear:
     """Weights [out, in] packed in the order of `df_linear`; as bfloat16 if that is exact for every weight."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, rounds: bool = False) -> None:
-        """rounds: if the processor can, round inputs to bfloat16, multiply, and add in float32."""
+        """rounds: round inputs to bfloat16 and multiply in it, adding in float32, if the processor can."""
         self.out, self.depth = weight.shape
         self.half = self.depth % 2 == 0 and bool((weight.bfloat16().to(weight.dtype) == weight).all())
         self.rounds = rounds and self.half and multiplies_bfloat16()
@@ -172,7 +177,8 @@ class PackedLinear:
         require(x, (rows, self.depth))
         if added is not None:
             require(added, (rows, self.out))
-        out, pairs = torch.empty(rows, self.out), self.room(rows)
+        out = torch.empty(rows, self.out)
+        pairs = torch.empty(rows * self.depth // 2, dtype=torch.int32) if self.rounds else None
         library().df_linear(
             x.data_ptr(),
             self.depth,
@@ -189,10 +195,6 @@ class PackedLinear:
         )
         return out
 
-    def room(self, rows: int) -> Tensor | None:
-        """Room for rounded inputs, or None if they are not rounded."""
-        return torch.empty(rows * self.depth // 2, dtype=torch.int32) if self.rounds else None
-
 
 class PackedAddition:
     """Packed weights with a low-rank addition, computed in one call."""
@@ -207,13 +209,12 @@ class PackedAddition:
         """x @ (weight + up @ down).T (+ bias) for contiguous x [N, in]."""
         base, rows, rank = self.base, x.shape[0], self.down.out
         require(x, (rows, base.depth))
-        low, out, pairs = torch.empty(rows, rank), torch.empty(rows, base.out), base.room(rows)
+        low, out = torch.empty(rows, rank), torch.empty(rows, base.out)
         library().df_adapted(
             x.data_ptr(),
             base.depth,
             base.packed.data_ptr(),
             base.half,
-            0 if pairs is None else pairs.data_ptr(),
             self.down.packed.data_ptr(),
             self.down.half,
             self.up.packed.data_ptr(),

@@ -15,7 +15,6 @@ from drafterforge.kernels.attention import AttendLayer, Heads, additive
 from drafterforge.kernels.cache import KeyValueCache
 
 BLOCK = 64  # queries of a sequence that native.c attends for at once
-PROMPT = 128  # tokens up to which native.c attends within a text faster than torch
 
 
 def _needs_gradients(x: Tensor) -> bool:
@@ -56,18 +55,21 @@ def rotated_attention(
 ) -> AttendLayer:
     """See `attention.rotated_attention`."""
     batch, length = shape
-    if cache is not None and mask is None and 1 < length <= PROMPT:
-        token = torch.arange(length)  # torch's tril would wake its threads, which then spin beside ours
-        mask = additive(token <= token[:, None], torch.float32)[None]
-    if cache is None or not _is_short(length, heads.width, mask):
+    causal = mask is None and length > 1
+    if heads.width % 2 or not (causal or (cache is not None and _is_short(length, heads.width, mask))):
         return by_torch.rotated_attention(cos, sin, shape, heads, cache, mask, exact)
     cos, sin = cos.flatten(1), sin[:, 0, 1].contiguous()  # [B*T, D/2] each
-    slots = None if cache.slots is None else cache.slots.reshape(-1).contiguous()
+    slots = None if cache is None or cache.slots is None else cache.slots.reshape(-1).contiguous()
+    text = torch.empty(2, batch, heads.keys, length, heads.width) if cache is None else None  # of one layer at a time
+    start = 0 if cache is None else cache.start
+    masks = _causal_masks(length) if causal else []
 
     def attend(index: int, qkv: Tensor) -> Tensor:
-        stored = cache.active[index]
-        native.rotate_and_store(qkv, cos, sin, length, heads.queries, stored, slots, cache.start)
+        stored = text if cache is None else cache.active[index]
+        native.rotate_and_store(qkv, cos, sin, length, heads.queries, stored, slots, start)
         q = qkv.view(batch, length, -1, heads.width)[:, :, : heads.queries]
+        if causal:
+            return _attend_causally(q, *stored, masks).view(batch * length, -1)
         return _attend(q, stored[0], stored[1], mask, cache.used).view(batch * length, -1)
 
     return attend
@@ -79,6 +81,21 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, used: int) -> 
         return native.attention(q if q.stride(2) == q.shape[3] else q.contiguous(), k, v, mask, used)
     parts = zip(q.split(BLOCK, dim=1), mask.split(BLOCK, dim=1), strict=True)
     return torch.cat([native.attention(part.contiguous(), k, v, rows.contiguous(), used) for part, rows in parts], 1)
+
+
+def _causal_masks(length: int) -> list[Tensor]:
+    """Additive masks of each block of queries of a text, [1, block, keys up to its last query]."""
+    token = torch.arange(length)  # `tril` would start torch's threads, which compete with ours for the cores
+    return [additive(token[: part[-1] + 1] <= part[:, None], torch.float32)[None] for part in token.split(BLOCK)]
+
+
+def _attend_causally(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor]) -> Tensor:
+    """Attention within texts that begin at the first slot, with the masks of `_causal_masks`."""
+    parts = [
+        native.attention(part.contiguous(), k, v, mask, mask.shape[2])
+        for part, mask in zip(q.split(BLOCK, dim=1), masks, strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _is_short(length: int, width: int, mask: Tensor | None) -> bool:

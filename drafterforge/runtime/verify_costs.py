@@ -18,7 +18,7 @@ from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.config.progress import say
 from drafterforge.errors import ArtifactError
 from drafterforge.kernels import gpu
-from drafterforge.kernels.dispatch import kernel_source
+from drafterforge.kernels.dispatch import kernel_version
 from drafterforge.kernels.processor import processor_features
 from drafterforge.targets.device import describe_device
 from drafterforge.targets.load import Target
@@ -151,7 +151,7 @@ def _time_pass(target: Target, cache: object, context: int, count: int, invarian
 
 def costs_path(target: Target, invariant: bool) -> Path:
     """The file of a target's costs on this device, in the cache folder."""
-    processor = processor_features() + kernel_source() if target.device.type == "cpu" else ""
+    processor = processor_features() + kernel_version() if target.device.type == "cpu" else ""
     parts = describe_device(target.device), processor, str(target.dtype), invariant, torch.__version__, NODES
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return cache_dir() / "latency" / target.fingerprint / f"{digest}.json"

@@ -46,10 +46,10 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def widens(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the lean path's kernels read weights of this dtype from memory but compute in float32.
+    """Whether the lean path stores weights of this dtype but has activations in float32: on CPUs without AMX.
 
-    On CPUs without a matrix unit this is faster, and rounds less.  With AVX512-BF16 they round the inputs of linear
-    layers to bfloat16 too, and multiply in bfloat16.
+    There this is faster than half precision throughout, and rounds less.  With AVX512-BF16 the linear layers of a
+    bfloat16 target round their inputs and multiply in bfloat16.
     """
     half = dtype in (torch.bfloat16, torch.float16)
     return half and device.type == "cpu" and not has_matrix_unit("cpu") and is_compiled()

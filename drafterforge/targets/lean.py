@@ -82,7 +82,7 @@ class LeanBackbone:
         self.layers = [self._layer(layer) for layer in decoder.layers]
 
     def _linear(self, *parts: torch.nn.Linear) -> FrozenLinear:
-        """Linear layers of one input, fused."""
+        """One layer for linear layers that read the same input."""
         weight, bias = parts[0].weight, parts[0].bias
         if len(parts) > 1:
             weight = torch.cat([part.weight for part in parts])

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from drafterforge.config.progress import log
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.train.module import DistillModule
-from drafterforge.kernels.linear import multiplies_bfloat16_faster
+from drafterforge.kernels.linear import has_matrix_unit, multiplies_bfloat16_faster
 from drafterforge.training import ranks
 from drafterforge.training.batches import PackedData
 from drafterforge.training.best_checkpoint import BestCheckpoint
@@ -71,7 +71,9 @@ def build_trainer(
     accumulate = config.accumulate // ranks.num_ranks()
     precision = config.precision
     if precision == "auto":
-        precision = "bf16-mixed" if multiplies_bfloat16_faster(device.type) else "32-true"
+        # a trial in several processes would disturb itself, and they could disagree
+        faster = multiplies_bfloat16_faster if ranks.num_ranks() == 1 else has_matrix_unit
+        precision = "bf16-mixed" if faster(device.type) else "32-true"
     trainer = Trainer(
         **strategy_options(config.strategy, device),
         max_steps=config.max_steps,

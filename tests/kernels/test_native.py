@@ -93,10 +93,8 @@ def test_rounded_inputs_are_multiplied_by_bfloat16_weights_in_any_number_of_rows
     for rows in (*range(1, 14), 24, 25):
         assert layer(x[:rows]).equal(product[:rows])
     torch.testing.assert_close(layer(x, added), product + added)
-    down, up = torch.randn(4, depth), torch.randn(out, 4)
-    adapted = native.PackedAddition(layer, down, up)
-    torch.testing.assert_close(adapted(x), product + x @ down.t() @ up.t(), rtol=1e-4, atol=1e-2)
-    assert adapted(x[:5]).equal(adapted(x)[:5])
+    many = FrozenLinear(weight, offset, rounds=True)(x.repeat(10, 1))  # more than NATIVE_ROWS
+    assert many.equal(product.repeat(10, 1))
 
 
 @compiled
@@ -356,16 +354,20 @@ def test_a_target_gives_the_numbers_of_torch_and_single_tokens_the_bits_of_a_tre
 
 
 @compiled
+@pytest.mark.parametrize("length", [2, 64, 65, 120])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
-def test_a_short_prompt_has_the_bits_of_single_tokens():
-    target = tiny_target("llama", head_dim=16)
-    text, positions = torch.arange(3, 23)[None], torch.arange(20)[None]
-    single, cache = [], target.new_cache()
-    for at in range(20):
+def test_a_text_has_the_bits_of_single_tokens_with_a_cache_and_without(length, dtype):
+    model = tiny_model("llama", head_dim=16).bfloat16().float()
+    target = wrap_model(model, None, name="tiny", folder=Path("nowhere"), dtype=dtype)
+    text, positions = torch.arange(2 * length).view(2, length) % 61, torch.arange(length)[None].expand(2, -1)
+    single, cache = [], target.new_cache(2)
+    for at in range(length):
         cache.set_slots(at, 1)
         single.append(target.forward(text[:, at : at + 1], positions[:, at : at + 1], cache)[0])
-    cache.set_slots(0, 20)
-    assert target.forward(text, positions, cache)[0].equal(torch.cat(single, dim=1))
+    cache.set_slots(0, length)
+    for of in (cache, None):
+        assert target.forward(text, positions, of)[0].equal(torch.cat(single, dim=1))
 
 
 @compiled

@@ -31,7 +31,11 @@ def fresh():
         KERNELS.clear() if memo is None else memo.cache_clear()
 
 
-PANELS = {"-mno-avx512f": {8, 16}, "-mno-avx": {8}}  # columns, of two vectors; without AVX there is no FMA
+PANELS = {
+    "-mno-avx512bf16": {8, 16, 32},
+    "-mno-avx512f": {8, 16},
+    "-mno-avx": {8},
+}  # columns, of two vectors; without AVX there is no FMA
 # Tests by the compiler in each folder, in one process, which imports torch once.
 RUN_TESTS = """
 import os, sys

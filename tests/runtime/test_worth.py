@@ -280,6 +280,12 @@ def test_costs_are_measured_once(target, tmp_path, monkeypatch):
     assert all(np.diff(read.seconds) >= 0) and read.seconds[0] > 0
 
 
+def test_other_kernels_have_other_costs(target, monkeypatch):
+    before = costs_path(target, False)
+    monkeypatch.setattr(room, "kernel_version", lambda: "later")
+    assert costs_path(target, False) != before
+
+
 def test_a_damaged_file_of_costs_is_measured_again(target, tmp_path, monkeypatch):
     monkeypatch.setenv("DRAFTERFORGE_CACHE", str(tmp_path))
     verify_costs(target)

@@ -16,11 +16,12 @@ from drafterforge.reporting.papers.step import (
 HEDGE, BANDITS = ("hedgespec-paper", "normalhedge", "hedgespec"), ("ucbspec", "exp3spec")
 METASD_BENCHMARKS = ("humaneval", "spec_bench", "cnn_dm", "qa", "gsm8k")
 DEFAULT_EXPERTS = (
-    "sql",
-    "python",
     "math",
+    "chat",
+    "medical",
     "summarization",
-)  # of the default pool, which leaves out the other four shipped ones
+    "translation",
+)  # of the default pool, which leaves out the other three shipped ones
 QUESTIONS = 6  # that are timed of each benchmark, of every group of Spec-Bench one
 METASD = ("metasd_ucb", "metasd_exp3", "metasd_halving", "ucb1", "ucb1_sliding", "ucb1_discounted")
 SAMPLED = (0.5, 1.0)  # temperatures
