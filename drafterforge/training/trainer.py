@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from drafterforge.config.progress import log
 from drafterforge.config.trainer import TrainerConfig
 from drafterforge.drafters.eagle3.train.module import DistillModule
-from drafterforge.kernels.linear import has_matrix_unit, multiplies_bfloat16_faster
+from drafterforge.kernels.linear import multiplies_bfloat16_faster
 from drafterforge.training import ranks
 from drafterforge.training.batches import PackedData
 from drafterforge.training.best_checkpoint import BestCheckpoint
@@ -71,9 +71,8 @@ def build_trainer(
     accumulate = config.accumulate // ranks.num_ranks()
     precision = config.precision
     if precision == "auto":
-        # a trial in several processes would disturb itself, and they could disagree
-        faster = multiplies_bfloat16_faster if ranks.num_ranks() == 1 else has_matrix_unit
-        precision = "bf16-mixed" if faster(device.type) else "32-true"
+        faster = ranks.rank() == 0 and multiplies_bfloat16_faster(device.type)  # the first one decides for all
+        precision = "bf16-mixed" if ranks.largest(int(faster)) else "32-true"
     trainer = Trainer(
         **strategy_options(config.strategy, device),
         max_steps=config.max_steps,

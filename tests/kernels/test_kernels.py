@@ -19,6 +19,7 @@ from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.rope import RopeTable, apply_rope
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.targets.device import describe_device
+from drafterforge.training import trainer as trainer_room
 from drafterforge.training.best_checkpoint import BestCheckpoint
 from drafterforge.training.trainer import build_trainer
 
@@ -78,6 +79,16 @@ def test_bfloat16_is_preferred_with_a_matrix_unit_or_where_a_trial_finds_it_fast
         config = TrainerConfig(precision=precision)
         trainer = build_trainer(config, Path("nowhere"), torch.device("cpu"), BestCheckpoint(Path("nowhere"), 1), [])
         assert trainer.precision == expected
+
+
+def test_the_first_process_chooses_the_precision_for_all(monkeypatch):
+    monkeypatch.setattr(trainer_room, "multiplies_bfloat16_faster", lambda kind: pytest.fail("a second trial"))
+    monkeypatch.setattr(trainer_room.ranks, "rank", lambda: 1)
+    for chosen, precision in ((0, "32-true"), (1, "bf16-mixed")):
+        monkeypatch.setattr(trainer_room.ranks, "largest", lambda number, chosen=chosen: chosen)
+        checkpoint = BestCheckpoint(Path("nowhere"), 1)
+        trainer = build_trainer(TrainerConfig(), Path("nowhere"), torch.device("cpu"), checkpoint, [])
+        assert trainer.precision == precision
 
 
 @pytest.mark.skipif(not PACKS_BFLOAT16, reason="oneDNN packs no bfloat16 weights here")

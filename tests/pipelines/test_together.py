@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from drafterforge.artifacts.folder import open_artifact
 from tests.pipelines.conftest import SMOKE, rising_lengths
 
-SHARED = ("train-drafter", "answers=general", "drafter=lora", "trainer.lr=1e-2", *SMOKE)
+SHARED = ("train-drafter", "answers=general", "drafter=lora", "trainer.lr=1e-2", *SMOKE, "trainer.precision=32-true")
 STUDIES = (*SHARED, "domain=sql", "name=[narrow,wide]", "drafter.lora.rank=[2,6]")
 
 
