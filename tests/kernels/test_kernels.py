@@ -84,8 +84,8 @@ def test_bfloat16_is_preferred_with_a_matrix_unit_or_where_a_trial_finds_it_fast
 def test_the_first_process_chooses_the_precision_for_all(monkeypatch):
     monkeypatch.setattr(trainer_room, "multiplies_bfloat16_faster", lambda kind: pytest.fail("a second trial"))
     monkeypatch.setattr(trainer_room.ranks, "rank", lambda: 1)
-    for chosen, precision in ((0, "32-true"), (1, "bf16-mixed")):
-        monkeypatch.setattr(trainer_room.ranks, "largest", lambda number, chosen=chosen: chosen)
+    for faster, precision in ((0, "32-true"), (1, "bf16-mixed")):
+        monkeypatch.setattr(trainer_room.ranks, "largest", lambda number, faster=faster: faster)
         checkpoint = BestCheckpoint(Path("nowhere"), 1)
         trainer = build_trainer(TrainerConfig(), Path("nowhere"), torch.device("cpu"), checkpoint, [])
         assert trainer.precision == precision
