@@ -100,14 +100,14 @@ def measure(row_counts: list[int], rounds: int, working_set: int) -> list[dict[s
 
 def multipliers(weights: list[Tensor]) -> dict[str, list[Callable[[Tensor], Tensor]]]:
     """For each way of this machine, functions that multiply with each of the weights."""
-    halves = [weight.bfloat16().float() for weight in weights]
+    representable = [weight.bfloat16().float() for weight in weights]  # exactly, in bfloat16
     ways = {
-        HALF: [native.PackedLinear(half, None) for half in halves],
+        HALF: [native.PackedLinear(weight, None) for weight in representable],
         FULL: [native.PackedLinear(weight, None) for weight in weights],
         "torch": [lambda x, w=weight: F.linear(x, w) for weight in weights],
     }
     if native.multiplies_bfloat16():
-        ways[PRODUCTS] = [native.PackedLinear(half, None, rounds=True) for half in halves]
+        ways[PRODUCTS] = [native.PackedLinear(weight, None, rounds=True) for weight in representable]
     if hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         packed = [torch.ops.mkldnn._reorder_linear_weight(weight, None) for weight in weights]
         multiply = torch.ops.mkldnn._linear_pointwise

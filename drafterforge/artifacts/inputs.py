@@ -70,8 +70,9 @@ def _check_input(cfg: Any, key: str, value: Any, kind: str) -> None:
         find_bundle(value, cfg.target.folder_name, cfg.runs_dir)
     elif kind == "decoders":
         for name in [] if value in NO_FILES or Path(value).expanduser().exists() else parts_of([value]):
-            if value in NO_DRAFTER and name not in list_artifacts(cfg.runs_dir, cfg.target.folder_name, "drafters"):
-                raise ArtifactError(f"no drafters named {name!r}; type {key}= for plain decoding")
+            drafters = list_artifacts(cfg.runs_dir, cfg.target.folder_name, "drafters")
+            if key == "drafter" and value in NO_DRAFTER and name not in drafters:
+                raise ArtifactError(f"no drafters named {name!r}; type drafter= for plain decoding")
             if name not in NO_FILES:
                 find_artifact(cfg.runs_dir, cfg.target.folder_name, "drafters", name, hint=command_for(name))
     elif kind in POLICIES:

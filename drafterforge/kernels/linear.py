@@ -39,9 +39,9 @@ def has_matrix_unit(device_type: str) -> bool:
 
 @functools.cache
 def multiplies_bfloat16_faster(device_type: str) -> bool:
-    """Whether large products take less time in bfloat16 than in float32: with a matrix unit, or by trial.
+    """Whether large products take less time in bfloat16 than in float32.
 
-    CPUs with AVX512-BF16 but no AMX differ: on one, bfloat16 took 1.7 times as long as float32, on another a quarter.
+    With a matrix unit they do.  CPUs with AVX512-BF16 but no AMX differ, so there a trial of both decides.
     """
     if has_matrix_unit(device_type) or not computes_bfloat16(device_type):
         return has_matrix_unit(device_type)

@@ -372,7 +372,7 @@ def test_a_text_has_the_bits_of_single_tokens_with_a_cache_and_without(length, d
 
 @compiled
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_weights_are_multiplied_in_float32_where_no_unit_multiplies_them(dtype, tmp_path, monkeypatch):
+def test_half_precision_weights_have_float32_activations_where_no_unit_multiplies_them(dtype, tmp_path, monkeypatch):
     tiny_model().save_pretrained(tmp_path)
     build_tokenizer().save_pretrained(tmp_path)
     config = TargetConfig(source="hf", model=str(tmp_path), dtype=dtype)
