@@ -24,8 +24,8 @@ from drafterforge.drafters.limits import DraftLimits
 from drafterforge.drafters.proposer import Proposer
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.kernels.devices import on_gpu
+from drafterforge.kernels.dispatch import multiplies_bfloat16
 from drafterforge.kernels.linear import has_matrix_unit
-from drafterforge.kernels.native import multiplies_bfloat16
 from drafterforge.targets.load import Target
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.expand import Growth

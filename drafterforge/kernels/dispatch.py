@@ -141,6 +141,11 @@ def is_compiled() -> bool:
     return native.library() is not None
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether native.c multiplies in bfloat16, which needs AVX512-BF16."""
+    return native.multiplies_bfloat16()
+
+
 def kernel_version() -> str:
     """The version of the kernels of this CPU; costs that another version was measured with are not comparable."""
     return native.version()

@@ -79,6 +79,9 @@ EQUAL = {  # hash of a part -> hash of later code that gives the same figures
     "19653c3b601d": "42ac1624a6a7",  # runtime: scores on prompts
     "42ac1624a6a7": "2c71fb5a58da",  # runtime: pools with a router and hedgespec-prompt
     "5fd11ae5484c": "c50ab6d55c3a",  # selectors: hedgespec-prompt
+    "51a8780d7efd": "7809dda8447f",  # drafters: the tree of CPUs with AVX512-BF16; old timings are renewed
+    "7809dda8447f": "b01246e05353",  # drafters: an import
+    "68d48428cf3d": "43d8b101e432",  # kernels: faster moves of slots; old timings are renewed
 }
 REPLAYED, LIVE = ("drafters", "replay", "tree"), ("drafters", "kernels", "runtime", "targets", "tree")
 CHOOSERS = ("", "none", "static", "oracle")  # selectors and schedulers that run no code of their room

@@ -126,3 +126,17 @@ def test_expected_rows_share_the_first_memory() -> None:
     assert cache.data.data_ptr() == address
     cache.open_row(5)  # one more than expected
     assert cache.data.shape[2] == 4
+
+
+def test_slots_move_as_if_gathered_first() -> None:
+    cache = KeyValueCache(2, 3, 2, 4, torch.float32, "cpu")
+    cache.set_slots(0, 9)
+    cache.data.copy_(torch.randn_like(cache.data))
+    before = cache.data.clone()
+    cache.move(torch.tensor([3, 4, 7]), 3)
+    before[:, :, :, :, 3:6] = before[:, :, :, :, [3, 4, 7]]
+    assert torch.equal(cache.data, before)
+    rows, sources, destinations = [0, 0, 2, 2, 2], [5, 7, 2, 4, 6], [5, 6, 2, 3, 4]
+    cache.move_rows(rows, sources, destinations)
+    before[:, :, rows, :, destinations] = before[:, :, rows, :, sources]
+    assert torch.equal(cache.data, before)
