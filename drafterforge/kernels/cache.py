@@ -224,7 +224,7 @@ def _copy_one_by_one(slots: Tensor, sources: Sequence[Index], destinations: Sequ
     """slots[destination] = slots[source], one after the other.
 
     Torch copies one slot in one thread.  It copies many in several, which then spin on the cores that `native.c` needs:
-    on two cores, cycles took 14 % longer.
+    on two cores, cycles took up to 15 % longer.
     """
     for source, destination in zip(sources, destinations, strict=True):
         if source != destination:
