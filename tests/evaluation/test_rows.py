@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +20,10 @@ from drafterforge.evaluation.lossless import (
     top2_margin,
 )
 from drafterforge.evaluation.methods import AUTOREGRESSIVE, Method
+from drafterforge.evaluation.requests import Request
+from drafterforge.evaluation.resume_cache import ResumeCache
 from drafterforge.evaluation.rows import build_row, macro_speedup, paired_p, speedup_interval, tokens_per_s
-from drafterforge.evaluation.timing import generate_in_turns
+from drafterforge.evaluation.timing import TimingRun, generate_in_turns, time_methods
 from drafterforge.reporting.artifact import build_report
 from drafterforge.reporting.console import print_table
 from drafterforge.runtime.engine import Engine
@@ -146,6 +150,26 @@ def test_the_test_of_pairs_sees_a_difference_and_its_absence():
     alike = [generation(10, 1.0 + 0.01 * i + (-1) ** i * 0.003) for i in range(12)]
     assert paired_p(faster, baseline) < 0.01 < 0.2 < paired_p(alike, baseline)
     assert paired_p(faster[:5], baseline[:5]) is None
+
+
+@pytest.mark.parametrize("timed", ["in turns", "in groups"])
+def test_no_answer_waits_for_the_collector_to_walk_through_what_is_loaded(timed, tmp_path):
+    loaded, frozen = [[] for _ in range(1000)], []
+
+    class Collected:
+        numerics, target = "fast", SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32)
+
+        def generate(self, prompts: list[list[int]], count: int, *_: object) -> list[Generation]:
+            walked = {id(thing) for thing in gc.get_objects()}  # those that are not frozen
+            frozen.append(not walked & {id(thing) for thing in loaded})
+            return [generation(count, 1.0) for _ in prompts]
+
+    methods = [Method("tree", Collected())]
+    if timed == "in turns":
+        generate_in_turns(methods, [[1]] * 2, 5)
+    else:
+        time_methods(TimingRun(5, 0), methods, [Request([1], "sql")] * 2, [0, 1], ResumeCache(tmp_path))
+    assert frozen == [False, True, True]  # the first answer is the warm-up
 
 
 def test_methods_take_turns_in_the_first_position():
