@@ -160,8 +160,8 @@ def test_no_answer_waits_for_the_collector_to_walk_through_what_is_loaded(timed,
         numerics, target = "fast", SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32)
 
         def generate(self, prompts: list[list[int]], count: int, *_: object) -> list[Generation]:
-            walked = {id(thing) for thing in gc.get_objects()}  # those that are not frozen
-            frozen.append(not walked & {id(thing) for thing in loaded})
+            walked = {id(item) for item in gc.get_objects()}  # those that are not frozen
+            frozen.append(not walked & {id(item) for item in loaded})
             return [generation(count, 1.0) for _ in prompts]
 
     methods = [Method("tree", Collected())]
