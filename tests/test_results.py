@@ -145,16 +145,6 @@ def test_a_path_without_a_report_is_not_kept(results, root, capsys):
     assert capsys.readouterr().err.startswith(f"{root / 'nothing'} is no file, and no folder with any of manifest.json")
 
 
-def test_the_replay_of_features_is_read_by_its_present_name_too(results, root):
-    def rename(report):
-        row = next(row for row in report["rows"] if row["part"] == "stepping, seeing features")
-        row |= {"part": "stepping, observing features", "cycles_per_s": 7654321}
-
-    change(root, "bench_replay", rename)
-    assert results("--root", root) == 0
-    assert "| 7,654,321 |" in (root / "docs" / "results.md").read_text()
-
-
 def test_no_report_names_a_machine():
     for path in (ROOT / "docs" / "reports").glob("*.json"):
         assert not re.search(r"://|\"~?/|[ =]~?/[a-z]", path.read_text()), path.name
