@@ -185,7 +185,7 @@ class DrafterKind(ABC):
         """The default tree on a device.
 
         GPU: EAGLE-3's 60/8/10.  CPU with AMX and bfloat16: verifying 16 nodes costs 1.2 times one token.  CPU with
-        AVX512-BF16: it costs as little, but drafting costs more; 10/5/3 was the fastest of ten shapes.  Other CPUs:
+        AVX512-BF16: it costs as little, but drafting costs more; 10/5/3 was the fastest of 14 shapes.  Other CPUs:
         each node and level costs; 6/3/2 was the fastest of seven shapes on held-out prompts.
         """
         if on_gpu(device):
