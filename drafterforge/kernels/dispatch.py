@@ -19,16 +19,19 @@ from drafterforge.kernels import (
     low_rank,
     native,
     native_kernels,
+    native_layers,
     native_trees,
     norm,
     trees,
     triton_support,
 )
-from drafterforge.kernels.attention import AttendLayer
+from drafterforge.kernels.attention import AttendLayer, Heads
 from drafterforge.kernels.candidates import Candidates
 from drafterforge.kernels.masks import Mask
+from drafterforge.kernels.native_layers import PackedDraftLayer
 
 PackLinear = Callable[[Tensor, Tensor | None, bool], native.PackedLinear | None]
+PackDecoder = Callable[[Sequence[native_layers.DecoderLayer], Heads, float], native_layers.PackedDecoder | None]
 PackMLP = Callable[[Tensor, Tensor, float, Sequence[tuple[Tensor, Tensor]]], native.PackedMLP | None]
 
 
@@ -53,6 +56,8 @@ class Kernels:
     add_low_rank: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     add_expert_low_rank: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
     pack_linear: PackLinear  # returns None if weights are not packed
+    pack_decoder: PackDecoder  # returns None if kernels are called one by one
+    pack_draft_layer: Callable[..., PackedDraftLayer | None]  # the same
     pack_mlp: PackMLP  # returns None if torch computes
     prompt_chunk: int  # prompt tokens of one pass: as few as take no longer, each, than those of a longer pass
 
@@ -75,6 +80,8 @@ TORCH = Kernels(
     low_rank.add_low_rank,
     low_rank.add_expert_low_rank,
     pack_linear=lambda weight, bias, rounds: None,
+    pack_decoder=lambda layers, heads, eps: None,
+    pack_draft_layer=lambda embedding, linears, gains, heads, eps, norm_before_residual, norm_output: None,
     pack_mlp=lambda mean, scale, farthest, layers: None,
     prompt_chunk=128,
 )
@@ -105,6 +112,8 @@ NATIVE = Kernels(
     low_rank.add_low_rank,
     low_rank.add_expert_low_rank,
     pack_linear=native.PackedLinear,
+    pack_decoder=native_layers.PackedDecoder,
+    pack_draft_layer=native_layers.PackedDraftLayer,
     pack_mlp=native.PackedMLP,
     prompt_chunk=32,
 )

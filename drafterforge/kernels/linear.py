@@ -71,9 +71,6 @@ def _packing(weight: Tensor) -> tuple[int, torch.dtype] | None:
     return (2, torch.float32) if weight.dtype in (torch.float32, torch.bfloat16, torch.float16) else None
 
 
-NATIVE_ROWS = 256  # rows up to which native.c is faster than BLAS in float32 (AVX-512, AVX2), see bench_kernels.py
-
-
 class FrozenLinear:
     """x @ weight.T + bias for inference, [..., in] to [..., out]."""
 
@@ -111,7 +108,7 @@ class FrozenLinear:
         return self.native is not None and self._suits_native(x) and x.is_contiguous()
 
     def _suits_native(self, x: Tensor) -> bool:
-        return self.native.rounds or x.numel() <= NATIVE_ROWS * x.shape[-1]
+        return self.native.rounds or x.numel() <= native.NATIVE_ROWS * x.shape[-1]
 
     @property
     def plan(self) -> RowPlan:

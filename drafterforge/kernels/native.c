@@ -757,6 +757,27 @@ void df_swiglu(const float *in, float *out, long rows, long width, int threads) 
     share_loop(swiglu_rows, &loop, rows, rows * width > SMALL / 2 ? threads : 1);
 }
 
+/* The slot of row b * length + t: slots_of[row], or start + t without slots_of. */
+INLINE long slot_of(const int64_t *slots_of, long start, long row, long length) {
+    return slots_of ? slots_of[row] : start + row % length;
+}
+
+static int slots_fit(const int64_t *slots_of, long start, long rows, long length, long slots) {
+    for (long row = 0; row < rows; row++) {
+        const long slot = slot_of(slots_of, start, row, length);
+        if (slot < 0 || slot >= slots) return 0;
+    }
+    return 1;
+}
+
+/* Copies a token's keys and values, `keys` heads each, side by side, to its slot of caches [keys, slots, width]. */
+static void store(const float *keys_values, long keys, long width, long slots, float *keys_to, float *values_to) {
+    for (long head = 0; head < keys; head++) {
+        memcpy(keys_to + head * slots * width, keys_values + head * width, width * sizeof(float));
+        memcpy(values_to + head * slots * width, keys_values + (keys + head) * width, width * sizeof(float));
+    }
+}
+
 /* Rotates queries and keys of qkv [rows, queries + 2 keys, width] in place and stores keys and values in a cache.
  *
  * cosines, sines: [rows, width / 2].  rows: batch * length.  keys_to, values_to: [batch, keys, slots, width], the
@@ -766,10 +787,7 @@ int df_rotate_and_store(float *qkv, const float *cosines, const float *sines, lo
                          long keys, long width, float *keys_to, float *values_to, long batch_stride, long slots,
                          const int64_t *slots_of, long start) {
     const long half = width / 2;
-    for (long row = 0; row < rows; row++) {
-        const long slot = slots_of ? slots_of[row] : start + row % length;
-        if (slot < 0 || slot >= slots) return 1;
-    }
+    if (!slots_fit(slots_of, start, rows, length, slots)) return 1;
     for (long row = 0; row < rows; row++) {
         float *heads = qkv + row * (queries + 2 * keys) * width;
         const float *cosine = cosines + row * half, *sine = sines + row * half;
@@ -781,13 +799,8 @@ int df_rotate_and_store(float *qkv, const float *cosines, const float *sines, lo
                 second[at] = b * cosine[at] + a * sine[at];
             }
         }
-        const long slot = slots_of ? slots_of[row] : start + row % length;
-        const long to = row / length * batch_stride + slot * width;
-        for (long head = 0; head < keys; head++) {
-            memcpy(keys_to + to + head * slots * width, heads + (queries + head) * width, width * sizeof(float));
-            memcpy(values_to + to + head * slots * width, heads + (queries + keys + head) * width,
-                   width * sizeof(float));
-        }
+        const long to = row / length * batch_stride + slot_of(slots_of, start, row, length) * width;
+        store(heads + queries * width, keys, width, slots, keys_to + to, values_to + to);
     }
     return 0;
 }
@@ -940,3 +953,5 @@ int df_attention(const float *queries, long query_stride, const float *keys, con
     share_loop(attention_tasks, &loop, tasks, tasks * used * width > SMALL / 4 ? threads : 1);
     return atomic_load(&failed);
 }
+
+#include "layers.h"

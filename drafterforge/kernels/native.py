@@ -24,9 +24,10 @@ from drafterforge.errors import ConfigError
 from drafterforge.kernels.processor import processor_features
 
 SOURCE = Path(__file__).with_name("native.c")
-THREADS = SOURCE.with_name("threads.h")  # which it includes
+INCLUDED = (SOURCE.with_name("threads.h"), SOURCE.with_name("layers.h"))
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-pthread", "-shared", "-fPIC")
 COMPILER_SECONDS = 120
+NATIVE_ROWS = 256  # rows up to which native.c is faster than BLAS in float32 (AVX-512, AVX2), see bench_kernels.py
 SIGNATURES: dict[str, tuple] = {
     "df_panel": (),
     "df_has_pairs": (),
@@ -60,6 +61,14 @@ SIGNATURES: dict[str, tuple] = {
         *([c_long] * 6),
         *(c_float, c_int),
     ),
+    "df_decoder": (
+        *(c_void_p, c_long, c_void_p, c_void_p, *[c_long] * 3, c_float, c_float),
+        *(c_void_p, c_long, c_void_p, c_int),
+    ),
+    "df_draft_layer": (
+        *(*[c_void_p] * 5, c_long, c_void_p, *[c_long] * 4, c_float, c_float),
+        *(c_void_p, c_void_p, c_int),
+    ),
 }
 
 # functions that return a number: 1 for failure, except for the first two
@@ -69,6 +78,8 @@ RETURN = (
     "df_ancestors",
     "df_attention",
     "df_cut",
+    "df_decoder",
+    "df_draft_layer",
     "df_reads",
     "df_rotate_and_store",
     "df_walk",
@@ -116,7 +127,8 @@ def _load() -> ctypes.CDLL | str:
 def _compiled(compiler: str) -> Path:
     """The shared library for this source, compiler and processor; compiled if it is not cached."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=COMPILER_SECONDS)
-    parts = (SOURCE.read_text(), THREADS.read_text(), version.stdout, " ".join(FLAGS), processor_features())
+    texts = [path.read_text() for path in (SOURCE, *INCLUDED)]
+    parts = (*texts, version.stdout, " ".join(FLAGS), processor_features())
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     root = cache_dir()
     path = root / f"{digest}.so"
@@ -204,6 +216,7 @@ class PackedAddition:
         if (down.shape[1], up.shape) != (base.depth, (base.out, down.shape[0])):
             raise ValueError(f"{list(up.shape)} @ {list(down.shape)} cannot be added to [{base.out}, {base.depth}]")
         self.base, self.down, self.up = base, PackedLinear(down, None), PackedLinear(up, None)
+        self.out, self.depth = base.out, base.depth
 
     def __call__(self, x: Tensor) -> Tensor:
         """x @ (weight + up @ down).T (+ bias) for contiguous x [N, in]."""

@@ -21,8 +21,12 @@ class RopeTable:
         """cos [..., 1, 1, D/2] and (-sin, sin) [..., 1, 2, D/2] of positions [...], as `apply_rope` takes them."""
         if positions.device.type != "cpu":  # looking up the largest position would wait for the device
             return self._rotations(positions, dtype)
-        cos, sin = self._table(int(positions.max()) + 1 if positions.numel() else 0, dtype)
+        cos, sin = self.table(positions, dtype)
         return cos[positions], sin[positions]
+
+    def table(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The table on a CPU with at least these positions, for each cos [1, 1, D/2] and (-sin, sin) [1, 2, D/2]."""
+        return self._table(int(positions.max()) + 1 if positions.numel() else 0, dtype)
 
     def _table(self, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Rotations of at least the first `length` positions."""

@@ -80,6 +80,7 @@ class LeanBackbone:
         self.head = self._linear(head)
         self.rope = RopeTable(decoder.rotary_emb.inv_freq, decoder.rotary_emb.attention_scaling)
         self.layers = [self._layer(layer) for layer in decoder.layers]
+        self.packed = self.kernels.pack_decoder(self.layers, self.heads, self.eps)
 
     def _linear(self, *parts: torch.nn.Linear) -> FrozenLinear:
         """One layer for linear layers that read the same input."""
@@ -128,9 +129,20 @@ class LeanBackbone:
         mask: additive [B or 1, T, S], or from `level_mask`; None: causal attention of a sequence that starts at slot 0.
         invariant: make results batch-invariant: a token's values are bit-identical whatever else is in the pass.
         """
-        rms_norm, swiglu = self.kernels.rms_norm, self.kernels.swiglu
         batch, length = tokens.shape
         x = F.embedding(tokens, self.embedding).view(batch * length, -1)
+        if self.packed is not None and self.packed.takes(tokens, length, cache, mask):
+            features = self.packed(x, positions, self.rope, cache, mask, self.taps)
+        else:
+            x, features = self._layer_by_layer(x, positions, cache, mask, invariant)
+        final = self.kernels.rms_norm(x, self.norm, self.eps)
+        return final.view(batch, length, -1), features.view(batch, length, -1)
+
+    def _layer_by_layer(
+        self, x: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Mask | None, invariant: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs [B * T, H] of the last layer and features [B * T, 3H]; x: inputs of the first, [B * T, H]."""
+        rms_norm, swiglu = self.kernels.rms_norm, self.kernels.swiglu
         attend = self._attention(x, positions, cache, mask, invariant)
         num_rotated = self.num_heads + self.num_key_heads
         tapped = {}
@@ -138,7 +150,7 @@ class LeanBackbone:
             if index in self.taps:
                 tapped[index] = x
             qkv = layer.qkv(rms_norm(x, layer.input_norm, self.eps), invariant)
-            qkv = qkv.view(batch * length, num_rotated + self.num_key_heads, self.width)
+            qkv = qkv.view(len(x), num_rotated + self.num_key_heads, self.width)
             if layer.q_norm is not None:
                 q = rms_norm(qkv[:, : self.num_heads], layer.q_norm, self.eps)
                 k = rms_norm(qkv[:, self.num_heads : num_rotated], layer.k_norm, self.eps)
@@ -146,9 +158,7 @@ class LeanBackbone:
             x = layer.out(attend(index, qkv), invariant, added=x)
             gated = swiglu(layer.gate_up(rms_norm(x, layer.post_norm, self.eps), invariant))
             x = layer.down(gated, invariant, added=x)
-        final = rms_norm(x, self.norm, self.eps)
-        features = torch.cat([tapped[index] for index in self.taps], dim=-1) if self.taps else final[:, :0]
-        return final.view(batch, length, -1), features.view(batch, length, -1)
+        return x, torch.cat([tapped[index] for index in self.taps], dim=-1) if self.taps else x[:, :0]
 
     def _attention(
         self, x: Tensor, positions: Tensor, cache: KeyValueCache | None, mask: Mask | None, invariant: bool

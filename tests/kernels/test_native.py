@@ -14,7 +14,8 @@ from drafterforge.kernels import native, native_trees
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import KERNELS, NATIVE, TORCH, kernels_of
-from drafterforge.kernels.linear import NATIVE_ROWS, AdaptedLinear, FrozenLinear
+from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
+from drafterforge.kernels.native import NATIVE_ROWS
 from drafterforge.targets import device as device_room
 from drafterforge.targets.load import Target, load_target, wrap_model
 from tests.models import FAMILIES, tiny_model, tiny_target

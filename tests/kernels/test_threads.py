@@ -40,7 +40,7 @@ def threads(tmp_path_factory):
     folder = tmp_path_factory.mktemp("threads")
     (folder / "threads.c").write_text(PROGRAM)
     command = [COMPILER, "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-shared", "-fPIC"]
-    command += ["-I", str(native.THREADS.parent), str(folder / "threads.c"), "-o", str(folder / "threads.so")]
+    command += ["-I", str(native.SOURCE.parent), str(folder / "threads.c"), "-o", str(folder / "threads.so")]
     subprocess.run(command, check=True)
     library = ctypes.CDLL(str(folder / "threads.so"))
     library.count_steps.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int)

@@ -90,7 +90,7 @@ class Oracle(FusedDrafter):
     def __init__(self, target, script) -> None:
         super().__init__(tiny_drafter(target, draft_vocab_size=61), target.backbone.embedding)
         self.script = script
-        self.positions = None
+        self.packed, self.positions = None, None  # its logits are not those of the packed head
 
     def layer(self, embeddings, hidden, positions, attend, rows=None):
         """Store the positions of the drafted nodes."""

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.drafters.eagle3.spec import DrafterSpec
-from drafterforge.kernels.dispatch import Kernels
+from drafterforge.kernels.dispatch import Kernels, PackedDraftLayer
 from drafterforge.kernels.rope import RopeTable, apply_rope
 
 # attend(q [..., R', heads, D], k, v [..., R, key heads, D]) gives [..., R', heads, D]
@@ -32,6 +32,7 @@ class DecodingPass:
     gains: dict[str, Tensor]
     rope: RopeTable
     kernels: Kernels
+    packed: PackedDraftLayer | None = None  # the layer and the head in one call
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return self.kernels.rms_norm(x, self.gains[name], self.spec.rms_norm_eps)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from drafterforge.drafters.eagle3.forward import Attend
 from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.row_drafters import RowDrafters
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.masks import Mask
@@ -42,6 +43,32 @@ def attend_to(cache: KeyValueCache, batch: int, mask: Mask | None) -> Attend:
     return attend
 
 
+def layer_and_head(
+    drafter: FusedDrafter | RowDrafters,
+    cache: KeyValueCache,
+    tokens: Tensor,
+    hidden: Tensor,
+    positions: Tensor,
+    mask: Mask | None,
+    origin: Tensor | None = None,
+    rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Outputs [R', H] and logits [R', W] of tokens [B, T], whose keys and values are written to the cache.
+
+    hidden: [B, K, H], of which each token reads the one of its origin [B, T]; None: its own.  positions: [B, T].
+    mask: of the queries; None: one query reads all slots.  rows: indices of the R' tokens that query, as many of every
+    row; None: all.
+    """
+    queries = tokens.shape[1] if rows is None else len(rows) // len(tokens)
+    if drafter.packed is not None and drafter.packed.takes(tokens, queries, cache, mask):
+        return drafter.packed(tokens, hidden, origin, positions, drafter.rope, cache, mask, rows)
+    if origin is not None:
+        hidden = hidden.gather(1, origin[:, :, None].expand(-1, -1, hidden.shape[2]))
+    attend = attend_to(cache, len(tokens), mask)
+    out = drafter.layer(drafter.embed(tokens.flatten()), hidden.flatten(0, 1), positions.flatten(), attend, rows)
+    return out, drafter.logits(out)
+
+
 def append_slots(
     drafter: FusedDrafter,
     cache: KeyValueCache,
@@ -50,8 +77,8 @@ def append_slots(
     stable: Tensor,
     counts: Tensor,
     used: int,
-) -> Tensor:
-    """Append counts [B] of tokens [B, A] after the `stable` [B] slots; returns the newest slots' outputs, [B, H].
+) -> tuple[Tensor, Tensor]:
+    """Append counts [B] of tokens [B, A] after the `stable` [B] slots; outputs [B, H] and logits [B, W] of the newest.
 
     features: [B, A, 3H].  used: number of cache slots to read, at least max(stable) + A.
     """
@@ -59,9 +86,9 @@ def append_slots(
     slots = stable[:, None] + torch.arange(width, device=tokens.device)
     cache.set_ragged_slots(slots, used)
     rows = torch.arange(batch, device=tokens.device) * width + counts - 1
-    attend = attend_to(cache, batch, text_mask(stable + counts, used, features.dtype))
-    embedded, fused = drafter.embed(tokens.flatten()), drafter.fuse(features.flatten(0, 1))
-    return drafter.layer(embedded, fused, slots.flatten(), attend, rows=rows)
+    mask = text_mask(stable + counts, used, features.dtype)
+    hidden = drafter.fuse(features.flatten(0, 1)).unflatten(0, tokens.shape)
+    return layer_and_head(drafter, cache, tokens, hidden, slots, mask, rows=rows)
 
 
 def draft_levels(
@@ -90,19 +117,16 @@ def draft_levels(
 
 def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable: Tensor, base: int) -> Step:
     """The `Step` that scores the children of each level's nodes; arguments as for `draft_levels`."""
-    batch = last.shape[0]
     hidden = last[:, None]
 
     def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
         nonlocal hidden
         count = tokens.shape[1]
-        hidden = hidden.gather(1, origin[:, :, None].expand(-1, -1, hidden.shape[2])).flatten(0, 1)
         cache.set_slots(base + reads.shape[2] - count, count)
-        mask = level_mask(reads, stable, base, hidden.dtype)
-        positions = (stable + level - 1)[:, None].expand(-1, count).flatten()
-        hidden = drafter.layer(drafter.embed(tokens.flatten()), hidden, positions, attend_to(cache, batch, mask))
-        scores = drafter.logits(hidden).unflatten(0, (batch, count))
-        hidden = hidden.unflatten(0, (batch, count))
-        return scores
+        mask = level_mask(reads, stable, base, last.dtype)
+        positions = (stable + level - 1)[:, None].expand(-1, count)
+        hidden, scores = layer_and_head(drafter, cache, tokens, hidden, positions, mask, origin)
+        hidden = hidden.unflatten(0, tokens.shape)
+        return scores.unflatten(0, tokens.shape)
 
     return step

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.propose import append_slots, attend_to, draft_levels, level_step, new_draft_cache
+from drafterforge.drafters.eagle3.propose import append_slots, draft_levels, layer_and_head, level_step, new_draft_cache
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.group import DrafterGroup, GroupProposer, TextReading
 from drafterforge.drafters.judging import Judgement, Truth, judge
@@ -185,14 +185,10 @@ class StackedGroup(DrafterGroup):
         if all_slots and width > 1:
             mask = torch.arange(start + width, device=tokens.device) <= slots[:, None]
             mask = additive(mask, drafter.embedding.dtype)[None]
-        hidden = drafter.layer(
-            drafter.embed(tokens),
-            drafter.fuse(features),
-            slots,
-            attend_to(self.cache, 1, mask),
-            rows=None if all_slots else slice(width - 1, width),
-        )
-        return hidden[None], drafter.logits(hidden)[None]
+        rows = None if all_slots else torch.tensor([width - 1], device=tokens.device)
+        fused = drafter.fuse(features)[None]
+        hidden, logits = layer_and_head(drafter, self.cache, tokens[None], fused, slots[None], mask, rows=rows)
+        return hidden[None], logits[None]
 
     def _unread(self, skip: list[int]) -> tuple[Tensor, Tensor, list[int]]:
         """Unread tokens [B, A] and features [B, A, 3H] after the first skip[b], padded, and their counts."""
@@ -215,9 +211,9 @@ class StackedGroup(DrafterGroup):
         used = max(stable) + tokens.shape[1]
         self.cache.reserve(used)
         start, added = (torch.tensor(part, device=tokens.device) for part in (stable, counts))
-        last = append_slots(drafter, self._member_cache(member), tokens, features, start, added, used)
+        state = append_slots(drafter, self._member_cache(member), tokens, features, start, added, used)
         stable = [slots + count for slots, count in zip(stable, counts, strict=True)]
-        self.newer[member] = NewestState(stable, last, drafter.logits(last))
+        self.newer[member] = NewestState(stable, *state)
 
     def _member_cache(self, member: int) -> KeyValueCache:
         """One drafter's part of the cache: all of it, or a view, valid until more memory is reserved."""

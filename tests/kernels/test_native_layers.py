@@ -1,0 +1,153 @@
+"""Layers in one call give what their kernels give one by one, and refuse what C would read past."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from drafterforge.drafters.eagle3.fused import FusedDrafter
+from drafterforge.drafters.eagle3.propose import layer_and_head, new_draft_cache
+from drafterforge.kernels import native
+from drafterforge.kernels.attention import additive
+from drafterforge.kernels.native_layers import MOST_QUERIES
+from drafterforge.targets.load import Target
+from tests.models import FAMILIES, NORMS, tiny_drafter, tiny_target
+from tests.runtime.drafters import lora_drafters
+
+compiled = pytest.mark.skipif(native.library() is None, reason=f"no compiled kernels: {native.why_not()}")
+pytestmark = compiled
+TEXT = 9  # slots that every row has before the pass
+
+
+@dataclass
+class Pass:
+    """Tokens of a pass, and the cache that it reads and writes."""
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    mask: torch.Tensor | None
+
+    @classmethod
+    def of(cls, batch: int, length: int, mask: bool = True) -> Pass:
+        allowed = torch.rand(batch, length, TEXT + length) < 0.7
+        allowed[:, :, 0] = True
+        positions = TEXT + torch.randint(0, 4, (batch, length))
+        return cls(torch.randint(0, 61, (batch, length)), positions, additive(allowed, torch.float32) if mask else None)
+
+    def fill(self, cache, ragged: bool = False):
+        """The cache after a text, with the slots of this pass set."""
+        torch.manual_seed(3)
+        batch, length = self.tokens.shape
+        cache.reserve(TEXT + length + 7)
+        cache.data[:, :, :, :, :TEXT] = torch.randn(cache.data[:, :, :, :, :TEXT].shape)
+        if ragged:
+            slots = TEXT + torch.arange(length).flip(0).expand(batch, -1)
+            cache.set_ragged_slots(slots, TEXT + length)
+        else:
+            cache.set_slots(TEXT, length)
+        return cache
+
+
+def layers_of(target: Target, of: Pass, ragged: bool) -> list[torch.Tensor]:
+    """States, features and the cache after a pass."""
+    cache = of.fill(target.new_cache(len(of.tokens)), ragged)
+    return [*target.forward(of.tokens, of.positions, cache, of.mask), cache.data]
+
+
+def assert_same_bits(packed: list[torch.Tensor], single: list[torch.Tensor]) -> None:
+    for one_call, many_calls in zip(packed, single, strict=True):
+        assert one_call.equal(many_calls)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("batch", "length", "ragged"), [(1, 1, False), (1, 14, False), (3, 5, True), (2, 1, False)])
+@pytest.mark.parametrize("width", [8, 10])
+def test_a_target_in_one_call_has_the_bits_of_its_kernels(family, batch, length, ragged, width, monkeypatch):
+    target = tiny_target(family, head_dim=width)
+    for of in (Pass.of(batch, length), *([Pass.of(batch, 1, mask=False)] if length == 1 else [])):
+        assert target.backbone.packed.takes(of.tokens, length, target.new_cache(batch), of.mask)
+        packed = layers_of(target, of, ragged)
+        with monkeypatch.context() as single:
+            single.setattr(target.backbone, "packed", None)
+            assert_same_bits(packed, layers_of(target, of, ragged))
+
+
+@pytest.mark.parametrize("taps", [(0, 0, 3), (6, 2, 1), (1, 3, 5)])
+def test_features_are_the_inputs_of_the_tapped_layers(taps, monkeypatch):
+    target, of = tiny_target(taps=taps), Pass.of(2, 4)
+    packed = layers_of(target, of, False)
+    monkeypatch.setattr(target.backbone, "packed", None)
+    assert_same_bits(packed, layers_of(target, of, False))
+
+
+@pytest.mark.parametrize("member", range(4))
+@pytest.mark.parametrize("norms", NORMS)
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(("batch", "length", "rows"), [(1, 1, None), (1, 9, [8]), (3, 4, None), (2, 5, [3, 9])])
+def test_a_drafter_and_its_experts_draft_in_one_call(member, norms, residual, batch, length, rows, monkeypatch):
+    target = tiny_target()
+    drafter = lora_drafters(target, 4, norm_before_residual=residual, **NORMS[norms])[member]
+    of, hidden = Pass.of(batch, length), torch.randn(batch, 6, 32)
+    origin = torch.randint(0, 6, (batch, length))
+    rows = None if rows is None else torch.tensor(rows)
+    if rows is not None:
+        of.mask = of.mask.flatten(0, 1)[rows].unflatten(0, (batch, -1)).contiguous()
+
+    def outputs() -> list[torch.Tensor]:
+        cache = of.fill(new_draft_cache(drafter, batch))
+        return [*layer_and_head(drafter, cache, of.tokens, hidden, of.positions, of.mask, origin, rows), cache.data]
+
+    assert drafter.packed.takes(of.tokens, of.mask.shape[1], new_draft_cache(drafter, batch), of.mask)
+    packed = outputs()
+    monkeypatch.setattr(drafter, "packed", None)
+    for one_call, many_calls in zip(packed, outputs(), strict=True):  # torch rotates, and may round twice
+        torch.testing.assert_close(one_call, many_calls, rtol=1e-4, atol=1e-4)
+
+
+def test_long_texts_are_left_to_kernels_in_blocks():
+    target, of = tiny_target(), Pass.of(1, MOST_QUERIES + 1)
+    takes, cache = target.backbone.packed.takes, target.new_cache(1)
+    assert not takes(of.tokens, MOST_QUERIES + 1, cache, of.mask)
+    assert takes(of.tokens[:, 1:], MOST_QUERIES, cache, of.mask)
+    assert not takes(of.tokens[:, 1:], MOST_QUERIES, None, of.mask)
+    assert not takes(of.tokens[:, 1:], MOST_QUERIES, cache, None)
+
+
+@pytest.mark.parametrize("change", ["slot", "position", "token", "origin", "row"])
+def test_a_number_that_lies_outside_is_refused(change):
+    target = tiny_target()
+    drafter = FusedDrafter(tiny_drafter(target), target.backbone.embedding)
+    of, hidden = Pass.of(1, 2), torch.randn(1, 2, 32)
+    cache = of.fill(new_draft_cache(drafter, 1))
+    origin, rows = torch.zeros(1, 2, dtype=torch.long), torch.tensor([0, 1])
+    if change == "slot":
+        cache.slots = torch.tensor([[TEXT, -1]])
+    else:
+        changed = {"position": of.positions, "token": of.tokens, "origin": origin, "row": rows}[change]
+        changed[..., -1] = -1 if change == "position" else 61
+    with pytest.raises(IndexError, match="outside"):
+        drafter.packed(of.tokens, hidden, origin, of.positions, drafter.rope, cache, of.mask, rows)
+
+
+def test_other_shapes_are_refused():
+    target = tiny_target()
+    drafter = FusedDrafter(tiny_drafter(target), target.backbone.embedding)
+    of, hidden = Pass.of(1, 3), torch.randn(1, 3, 32)
+    cache = of.fill(new_draft_cache(drafter, 1))
+
+    def draft(tokens=of.tokens, hidden=hidden, origin=None, cache=cache, mask=of.mask, rows=None) -> None:
+        drafter.packed(tokens, hidden, origin, of.positions, drafter.rope, cache, mask, rows)
+
+    draft()
+    for changes in (
+        {"tokens": of.tokens[:, :2]},
+        {"hidden": hidden[..., :16]},
+        {"origin": torch.zeros(1, 2, dtype=torch.long)},
+        {"mask": of.mask[..., 1:]},
+        {"rows": torch.zeros(4, dtype=torch.long)},
+        {"cache": of.fill(target.new_cache(2))},
+    ):
+        with pytest.raises(ValueError, match="wanted"):
+            draft(**changes)
