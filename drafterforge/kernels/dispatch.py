@@ -30,7 +30,7 @@ from drafterforge.kernels.candidates import Candidates
 from drafterforge.kernels.masks import Mask
 from drafterforge.kernels.native_layers import PackedDraftLayer
 
-PackLinear = Callable[[Tensor, Tensor | None, bool], native.PackedLinear | None]
+PackLinear = Callable[[Tensor, Tensor | None, bool, bool], native.PackedLinear | None]
 PackDecoder = Callable[[Sequence[native_layers.DecoderLayer], Heads, float], native_layers.PackedDecoder | None]
 PackMLP = Callable[[Tensor, Tensor, float, Sequence[tuple[Tensor, Tensor]]], native.PackedMLP | None]
 
@@ -79,7 +79,7 @@ TORCH = Kernels(
     Candidates,
     low_rank.add_low_rank,
     low_rank.add_expert_low_rank,
-    pack_linear=lambda weight, bias, rounds: None,
+    pack_linear=lambda weight, bias, rounds, coarse: None,
     pack_decoder=lambda layers, heads, eps: None,
     pack_draft_layer=lambda embedding, linears, gains, heads, eps, norm_before_residual, norm_output: None,
     pack_mlp=lambda mean, scale, farthest, layers: None,

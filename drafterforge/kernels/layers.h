@@ -2,14 +2,6 @@
  * native.c, whose functions it calls, so results have their bits.
  */
 
-/* out = weight x (+ up down x) (+ bias) of packed weights; down, up and bias may be null. */
-typedef struct {
-    const void *packed, *down, *up;
-    const float *bias;
-    long depth, columns, rank;
-    int half, down_half, up_half, rounds;
-} projection;
-
 /* Tokens of a pass, and the cache that it writes and reads. */
 typedef struct {
     float *keys, *values;              /* of the first layer, [batch, key heads, slots, width], batch_stride apart */
@@ -35,9 +27,6 @@ typedef struct {
     int norm_before_residual, norm_output;
 } draft_layer;
 
-/* Room for a row's inputs rounded to bfloat16, or for what `down` makes of them. */
-INLINE long room(const projection *by) { return by->rank > by->depth / 2 ? by->rank : by->depth / 2; }
-
 /* Copies the rotations of the tokens, [batch * length, width / 2] each; returns 1 if a position is not in the table. */
 static int look_up(const passage *of, long width, float *cosines, float *sines) {
     const long half = width / 2;
@@ -50,24 +39,7 @@ static int look_up(const passage *of, long width, float *cosines, float *sines) 
     return 0;
 }
 
-static float *room_for(long numbers) {
-    void *memory;
-    return posix_memalign(&memory, 64, numbers * sizeof(float)) ? NULL : memory;
-}
-
 INLINE long larger(long one, long other) { return one > other ? one : other; }
-
-/* x: [rows, depth], contiguous.  added: [rows, columns] or null; it may be `out`.  scratch: `room` for each row. */
-static void project(const projection *by, const float *x, const float *added, float *out, long rows, float *scratch,
-                    int threads) {
-    const long depth = by->depth;
-    linear_loop loop = {x, depth, {by->packed, by->half, 0, depth}, 0, {0}, by->bias, added, out, rows, by->columns};
-    if (by->down) {
-        df_linear(x, depth, by->down, by->down_half, NULL, NULL, NULL, scratch, rows, depth, by->rank, threads);
-        loop.low = scratch, loop.up = (weights){by->up, by->up_half, 0, by->rank};
-    }
-    linear(rounded(loop, by->rounds ? (uint32_t *)scratch : NULL), threads);
-}
 
 /* The second half of a layer, in place: x += down swiglu(gate_up norm(x)).  normed: [rows, hidden].  wide: [rows, 3F]
  * for F gated columns. */

@@ -74,11 +74,22 @@ def _packing(weight: Tensor) -> tuple[int, torch.dtype] | None:
 class FrozenLinear:
     """x @ weight.T + bias for inference, [..., in] to [..., out]."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True, rounds: bool = False) -> None:
-        """rounds: inputs may be rounded to bfloat16, where the processor then multiplies faster."""
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        pack: bool = True,
+        rounds: bool = False,
+        coarse: bool = False,
+    ) -> None:
+        """rounds: inputs may be rounded to bfloat16, where the processor then multiplies faster.
+
+        coarse: inputs and weights may be rounded to 8 bits: half the bytes to read, for layers of drafters.
+        """
         self.weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
-        self.native = kernels_of(self.weight).pack_linear(self.weight, self.bias, rounds) if pack else None
+        self.native = kernels_of(self.weight).pack_linear(self.weight, self.bias, rounds, coarse) if pack else None
         self.packing = _packing(self.weight) if pack and self.native is None else None
         if self.packing is not None:
             dtype = self.packing[1]
@@ -108,7 +119,7 @@ class FrozenLinear:
         return self.native is not None and self._suits_native(x) and x.is_contiguous()
 
     def _suits_native(self, x: Tensor) -> bool:
-        return self.native.rounds or x.numel() <= native.NATIVE_ROWS * x.shape[-1]
+        return self.native.any_rows or x.numel() <= native.NATIVE_ROWS * x.shape[-1]
 
     @property
     def plan(self) -> RowPlan:

@@ -204,8 +204,61 @@ static void round_rows(const float *x, long ldx, uint32_t *pairs, long rows, lon
 }
 #endif
 
-/* Whether the processor multiplies pairs of bfloat16. */
+#if defined __AVX512VNNI__ && defined __AVX512BW__ && defined __AVX512VL__
+#define HAS_BYTES 1
+/* As `tile_half`, with inputs from `quantise_rows` and weights of 8 bits, four of a column side by side.
+ *
+ * x: [rows, depth / 4] words, with row stride ldx.  sums: exact integers, 128 times a column's weights too large. */
+INLINE void tile_bytes(const int rows, const float *x, long ldx, const uint32_t *w, long depth, const char *fetch,
+                       long stride, vec sums[MOST_ROWS][2]) {
+    const word *quads = (const word *)x;
+    __m512i acc[MOST_ROWS][2];
+#pragma GCC unroll 12
+    for (int row = 0; row < rows; row++) acc[row][0] = acc[row][1] = _mm512_setzero_si512();
+    for (long quad = 0; quad < depth / 4; quad++, w += PANEL, fetch += stride) {
+        ask(rows, w, fetch, stride);
+        const __m512i left = _mm512_loadu_si512(w), right = _mm512_loadu_si512(w + LANES);
+#pragma GCC unroll 12
+        for (int row = 0; row < rows; row++) {
+            const __m512i value = _mm512_set1_epi32((int)quads[row * ldx + quad]);
+            acc[row][0] = _mm512_dpbusd_epi32(acc[row][0], value, left);
+            acc[row][1] = _mm512_dpbusd_epi32(acc[row][1], value, right);
+        }
+    }
+#pragma GCC unroll 12
+    for (int row = 0; row < rows; row++) sums[row][0] = (vec)acc[row][0], sums[row][1] = (vec)acc[row][1];
+}
+
+#define BYTE_TILES(n)                                                                                              \
+    static void bytes_##n(const float *x, long ldx, const void *w, long depth, const char *fetch, long stride,     \
+                          vec sums[MOST_ROWS][2]) {                                                                \
+        tile_bytes(n, x, ldx, w, depth, fetch, stride, sums);                                                      \
+    }
+BYTE_TILES(1) BYTE_TILES(2) BYTE_TILES(3) BYTE_TILES(4) BYTE_TILES(5) BYTE_TILES(6)
+BYTE_TILES(7) BYTE_TILES(8) BYTE_TILES(9) BYTE_TILES(10) BYTE_TILES(11) BYTE_TILES(12)
+static tile_function *const BYTES[] = {bytes_1, bytes_2, bytes_3, bytes_4, bytes_5, bytes_6 WIDE_TILES(bytes)};
+#else
+#define HAS_BYTES 0
+#define BYTES HALF
+#endif
+
+/* x [rows, depth] in steps of a 127th of each row's largest magnitude, plus 128, as bytes [rows, depth]; steps: [rows]. */
+static void quantise_rows(const float *x, uint8_t *bytes, float *steps, long rows, long depth) {
+    for (long row = 0; row < rows; row++, x += depth, bytes += depth) {
+        float largest = 0.f;
+        for (long at = 0; at < depth; at++) {
+            const float size = fabsf(x[at]);
+            largest = size > largest ? size : largest;
+        }
+        const float inverse = largest > 0.f ? 127.f / largest : 0.f;
+        for (long at = 0; at < depth; at++) bytes[at] = (uint8_t)(int)(x[at] * inverse + 128.5f); /* positive: rounds */
+        steps[row] = largest / 127.f;
+    }
+}
+
+/* Whether the processor multiplies pairs of bfloat16, and bytes. */
 int df_has_pairs(void) { return HAS_PAIRS; }
+int df_has_bytes(void) { return HAS_BYTES; }
 
 /* Output columns that are packed together. */
 int df_panel(void) { return PANEL; }
@@ -230,25 +283,31 @@ void df_pack_full(const float *weight, float *packed, long out, long depth) {
     }
 }
 
-/* Weights packed by `df_pack_half` or `df_pack_full`.  paired: the inputs come from `round_rows`; only with `half`. */
+/* Packed weights: of `size` 4 by `df_pack_full`, 2 by `df_pack_half`, or 1 by native.py.  paired: the inputs come from
+ * `round_rows`; only with size 2.  Of size 1 inputs come from `quantise_rows`. */
 typedef struct {
     const void *packed;
-    int half, paired;
+    int size, paired;
     long depth;
 } weights;
 
 /* Sums of `count` inputs with panel `panel` of weights. */
 INLINE void tile(const float *x, long ldx, weights w, long panel, const char *fetch, long stride, long count,
                  vec sums[MOST_ROWS][2]) {
-    const void *from = (const char *)w.packed + panel * PANEL * w.depth * (w.half ? 2 : 4);
-    (w.paired ? PAIRS : w.half ? HALF : FULL)[count - 1](x, ldx, from, w.depth, fetch, stride, sums);
+    const void *from = (const char *)w.packed + panel * PANEL * w.depth * w.size;
+    tile_function *const *tiles = w.size == 1 ? BYTES : w.paired ? PAIRS : w.size == 2 ? HALF : FULL;
+    tiles[count - 1](x, ldx, from, w.depth, fetch, stride, sums);
 }
 
-/* out[row] = weight x[row] (+ up low[row]) (+ bias) (+ added[row]); up.packed, bias and added may be null. */
+/* out[row] = weight x[row] (+ up low[row]) (+ bias) (+ added[row]); up.packed, bias and added may be null.
+ *
+ * Of weights of size 1: steps [rows] of the inputs; scales and offsets of the columns, see `projection`. */
 typedef struct {
     const float *x;
     long ldx;
     weights w;
+    const float *steps, *scales;
+    const int32_t *offsets;
     const float *low;
     weights up;
     const float *bias, *added;
@@ -261,7 +320,7 @@ static void linear_panels(const void *loop, long first_panel, long last_panel) {
     const weights w = of.w, up = of.up;
     const float *x = of.x, *low = of.low, *bias = of.bias, *added = of.added;
     float *out = of.out;
-    const long ldx = of.ldx, rows = of.rows, columns = of.columns, panel_bytes = PANEL * w.depth * (w.half ? 2 : 4);
+    const long ldx = of.ldx, rows = of.rows, columns = of.columns, panel_bytes = PANEL * w.depth * w.size;
     const long tiles = (rows + MOST_ROWS - 1) / MOST_ROWS;
     for (long panel = first_panel; panel < last_panel; panel++) {
         const long first = panel * PANEL, width = columns - first < PANEL ? columns - first : PANEL;
@@ -271,6 +330,12 @@ static void linear_panels(const void *loop, long first_panel, long last_panel) {
             const char *fetch = from + (tiles == 1 ? FAR : panel_bytes + part * panel_bytes / tiles);
             vec sums[MOST_ROWS][2], more[MOST_ROWS][2];
             tile(x + start * ldx, ldx, w, panel, fetch, STEP / tiles, count, sums);
+            for (long row = 0; w.size == 1 && row < count; row++)
+                for (int side = 0; side < 2; side++) {
+                    const ints exact = (ints)sums[row][side] - *(const ints *)(of.offsets + first + side * LANES);
+                    const vec scale = *(const vec *)(of.scales + first + side * LANES) * of.steps[start + row];
+                    sums[row][side] = __builtin_convertvector(exact, vec) * scale;
+                }
             if (up.packed) {
                 tile(low + start * up.depth, up.depth, up, panel, from, 0, count, more);
                 for (long row = 0; row < count; row++) sums[row][0] += more[row][0], sums[row][1] += more[row][1];
@@ -294,30 +359,57 @@ static void linear(linear_loop loop, int threads) {
     share_loop(linear_panels, &loop, panels, loop.rows * loop.w.depth * loop.columns > SMALL ? threads : 1);
 }
 
-/* The loop with its inputs rounded to `pairs` [rows, depth / 2]; unchanged if `pairs` is null. */
-static linear_loop rounded(linear_loop loop, uint32_t *pairs) {
-    if (!pairs) return loop;
-    round_rows(loop.x, loop.ldx, pairs, loop.rows, loop.w.depth);
-    loop.x = (const float *)pairs, loop.ldx = loop.w.depth / 2, loop.w.paired = 1;
-    return loop;
-}
-
-/* out[row] = weight x[row] (+ bias) (+ added[row]).
+/* weight x (+ up down x) (+ bias), of packed weights; `down`, up and bias may be null.
  *
- * x: [rows, depth] with row stride ldx.  out, added: [rows, columns].  pairs: see `rounded`; only with half weights. */
-void df_linear(const float *x, long ldx, const void *packed, int half, uint32_t *pairs, const float *bias,
-               const float *added, float *out, long rows, long depth, long columns, int threads) {
-    const linear_loop loop = {x, ldx, {packed, half, 0, depth}, 0, {0}, bias, added, out, rows, columns};
-    linear(rounded(loop, pairs), threads);
+ * size, down_size, up_size: see `weights`.  rounds: inputs are rounded to bfloat16; only with size 2.  Of size 1:
+ * scales: of the weights of each column, to the end of the last panel; offsets: 128 times the sums of these weights. */
+typedef struct {
+    const void *packed, *down, *up;
+    const float *bias, *scales;
+    const int32_t *offsets;
+    long depth, columns, rank;
+    int size, down_size, up_size, rounds;
+} projection;
+
+/* Numbers of scratch memory for each row: low [rank], and inputs that are rounded, with their step. */
+INLINE long room(const projection *by) { return by->rank + by->depth / 2 + 1; }
+
+static float *room_for(long numbers) {
+    void *memory;
+    return posix_memalign(&memory, 64, numbers * sizeof(float)) ? NULL : memory;
 }
 
-/* out[row] = weight x[row] + up down x[row] (+ bias); low: room for down x, [rows, rank]. */
-void df_adapted(const float *x, long ldx, const void *packed, int half, const void *down, int down_half,
-                const void *up, int up_half, float *low, const float *bias, float *out, long rows, long depth,
-                long rank, long columns, int threads) {
-    linear((linear_loop){x, ldx, {down, down_half, 0, depth}, 0, {0}, 0, 0, low, rows, rank}, threads);
-    linear((linear_loop){x, ldx, {packed, half, 0, depth}, low, {up, up_half, 0, rank}, bias, 0, out, rows, columns},
-           threads);
+/* x: [rows, depth], contiguous.  added: [rows, columns] or null; it may be `out`.  scratch: `room` for each row. */
+static void project(const projection *by, const float *x, const float *added, float *out, long rows, float *scratch,
+                    int threads) {
+    const long depth = by->depth;
+    float *low = scratch, *steps = low + rows * by->rank, *inputs = steps + rows;
+    linear_loop loop = {.x = x, .ldx = depth, .w = {by->packed, by->size, by->rounds, depth}, .scales = by->scales,
+                        .offsets = by->offsets, .steps = steps, .bias = by->bias, .added = added, .out = out,
+                        .rows = rows, .columns = by->columns};
+    if (by->down) {
+        linear((linear_loop){.x = x, .ldx = depth, .w = {by->down, by->down_size, 0, depth}, .out = low, .rows = rows,
+                             .columns = by->rank},
+               threads);
+        loop.low = low, loop.up = (weights){by->up, by->up_size, 0, by->rank};
+    }
+    if (by->size == 1) {
+        quantise_rows(x, (uint8_t *)inputs, steps, rows, depth);
+        loop.x = inputs, loop.ldx = depth / 4;
+    } else if (by->rounds) {
+        round_rows(x, depth, (uint32_t *)inputs, rows, depth);
+        loop.x = inputs, loop.ldx = depth / 2;
+    }
+    linear(loop, threads);
+}
+
+/* out[row] = projection of x[row] (+ added[row]); see `project`.  Returns 1 if memory ran out. */
+int df_project(const projection *by, const float *x, const float *added, float *out, long rows, int threads) {
+    float *scratch = room_for(rows * room(by));
+    if (!scratch) return 1;
+    project(by, x, added, out, rows, scratch, threads);
+    free(scratch);
+    return 0;
 }
 
 /* ---- small operations ---------------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@ from ctypes import c_float, c_int, c_long, c_void_p
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
@@ -31,13 +32,10 @@ NATIVE_ROWS = 256  # rows up to which native.c is faster than BLAS in float32 (A
 SIGNATURES: dict[str, tuple] = {
     "df_panel": (),
     "df_has_pairs": (),
+    "df_has_bytes": (),
     "df_pack_half": (c_void_p, c_void_p, c_long, c_long),
     "df_pack_full": (c_void_p, c_void_p, c_long, c_long),
-    "df_linear": (c_void_p, c_long, c_void_p, c_int, *[c_void_p] * 4, *[c_long] * 3, c_int),
-    "df_adapted": (
-        *(c_void_p, c_long, c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, *[c_void_p] * 3),
-        *(*[c_long] * 4, c_int),
-    ),
+    "df_project": (*[c_void_p] * 4, c_long, c_int),
     "df_top": (c_void_p, *[c_long] * 3, c_void_p, c_void_p, c_int),
     "df_argmax": (c_void_p, c_long, c_long, c_void_p, c_int),
     "df_walk": (*[c_void_p] * 3, *[c_long] * 3, c_void_p, c_void_p),
@@ -71,15 +69,17 @@ SIGNATURES: dict[str, tuple] = {
     ),
 }
 
-# functions that return a number: 1 for failure, except for the first two
+# functions that return a number: 1 for failure, except for the first three
 RETURN = (
     "df_panel",
     "df_has_pairs",
+    "df_has_bytes",
     "df_ancestors",
     "df_attention",
     "df_cut",
     "df_decoder",
     "df_draft_layer",
+    "df_project",
     "df_reads",
     "df_rotate_and_store",
     "df_walk",
@@ -166,82 +166,103 @@ def multiplies_bfloat16() -> bool:
     return library() is not None and bool(library().df_has_pairs())
 
 
-class PackedLinear:
-    """Weights [out, in] packed in the order of `df_linear`; as bfloat16 if that is exact for every weight."""
+def multiplies_bytes() -> bool:
+    """Whether `PackedLinear` can multiply numbers of 8 bits, which needs AVX512-VNNI."""
+    return library() is not None and bool(library().df_has_bytes())
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, rounds: bool = False) -> None:
-        """rounds: round inputs to bfloat16 and multiply in it, adding in float32, if the processor can."""
+
+class Projection(ctypes.Structure):
+    """A linear layer as C reads it."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("packed", "down", "up", "bias", "scales", "offsets")),
+        *((name, c_long) for name in ("depth", "columns", "rank")),
+        *((name, c_int) for name in ("size", "down_size", "up_size", "rounds")),
+    )
+
+
+def address(tensor: Tensor | None) -> int:
+    """Where a tensor's numbers are; 0: there is none."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+class PackedLinear:
+    """Weights [out, in] packed in the order of `df_project`; as bfloat16 if that is exact for every weight."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, rounds: bool = False, coarse: bool = False) -> None:
+        """rounds: round inputs to bfloat16 and multiply in it, adding in float32, if the processor can.
+
+        coarse: round inputs, and weights that are bfloat16 numbers, to 8 bits and multiply these, if the processor can.
+        """
         self.out, self.depth = weight.shape
-        self.half = self.depth % 2 == 0 and bool((weight.bfloat16().to(weight.dtype) == weight).all())
-        self.rounds = rounds and self.half and multiplies_bfloat16()
-        weight = weight.contiguous()
+        half = self.depth % 2 == 0 and bool((weight.bfloat16().to(weight.dtype) == weight).all())
+        self.size = 2 if half else 4  # bytes of a weight
+        if coarse and half and self.depth % 4 == 0 and multiplies_bytes():
+            self.size = 1
+        self.rounds = rounds and self.size == 2 and multiplies_bfloat16()
         self.bias = None if bias is None else bias.contiguous()
+        self.scales = self.offsets = None
+        self.packed = self._pack_bytes(weight) if self.size == 1 else self._pack(weight.contiguous())
+        parts = address(self.packed), 0, 0, *map(address, (self.bias, self.scales, self.offsets))
+        self.projection = Projection(*parts, self.depth, self.out, 0, self.size, 0, 0, self.rounds)
+
+    @property
+    def any_rows(self) -> bool:
+        """Whether many rows, too, have to be multiplied here, as no other library rounds so."""
+        return self.rounds or self.size == 1
+
+    def _pack(self, weight: Tensor) -> Tensor:
         panel = library().df_panel()
         columns = -(-self.out // panel) * panel
-        words = self.depth // 2 if self.half else self.depth
-        self.packed = torch.empty(columns * words, dtype=torch.int32)
-        pack = library().df_pack_half if self.half else library().df_pack_full
-        pack(weight.data_ptr(), self.packed.data_ptr(), self.out, self.depth)
+        packed = torch.empty(columns * self.depth * self.size // 4, dtype=torch.int32)
+        pack = library().df_pack_half if self.size == 2 else library().df_pack_full
+        pack(weight.data_ptr(), packed.data_ptr(), self.out, self.depth)
+        return packed
+
+    def _pack_bytes(self, weight: Tensor) -> Tensor:
+        """[out / panel, in / 4, panel, 4], in steps of a 127th of each column's largest magnitude."""
+        panel = library().df_panel()
+        weight = F.pad(weight.float(), (0, 0, 0, -self.out % panel))
+        largest = weight.abs().amax(dim=1)
+        steps = (weight * (127.0 / largest.clamp(min=torch.finfo(torch.float32).tiny))[:, None]).round()
+        self.scales, self.offsets = largest / 127.0, (128.0 * steps.double().sum(dim=1)).int()
+        return steps.to(torch.int8).view(-1, panel, self.depth // 4, 4).transpose(1, 2).contiguous()
 
     def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """x @ weight.T (+ bias) (+ added) for contiguous x [N, in] and added [N, out]."""
-        rows = x.shape[0]
-        require(x, (rows, self.depth))
-        if added is not None:
-            require(added, (rows, self.out))
-        out = torch.empty(rows, self.out)
-        pairs = torch.empty(rows * self.depth // 2, dtype=torch.int32) if self.rounds else None
-        library().df_linear(
-            x.data_ptr(),
-            self.depth,
-            self.packed.data_ptr(),
-            self.half,
-            0 if pairs is None else pairs.data_ptr(),
-            0 if self.bias is None else self.bias.data_ptr(),
-            0 if added is None else added.data_ptr(),
-            out.data_ptr(),
-            rows,
-            self.depth,
-            self.out,
-            torch.get_num_threads(),
-        )
-        return out
+        return project(self.projection, x, added)
 
 
 class PackedAddition:
-    """Packed weights with a low-rank addition, computed in one call."""
+    """Packed weights with a low-rank addition."""
 
     def __init__(self, base: PackedLinear, down: Tensor, up: Tensor) -> None:
         """down: [r, in].  up: [out, r]."""
         if (down.shape[1], up.shape) != (base.depth, (base.out, down.shape[0])):
             raise ValueError(f"{list(up.shape)} @ {list(down.shape)} cannot be added to [{base.out}, {base.depth}]")
         self.base, self.down, self.up = base, PackedLinear(down, None), PackedLinear(up, None)
-        self.out, self.depth = base.out, base.depth
+        self.out, self.depth, self.any_rows = base.out, base.depth, base.any_rows
+        of, parts = base.projection, (base.packed, self.down.packed, self.up.packed)
+        sizes = base.size, self.down.size, self.up.size
+        rest = of.bias, of.scales, of.offsets, base.depth, base.out, self.down.out
+        self.projection = Projection(*map(address, parts), *rest, *sizes, base.rounds)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x @ (weight + up @ down).T (+ bias) for contiguous x [N, in]."""
-        base, rows, rank = self.base, x.shape[0], self.down.out
-        require(x, (rows, base.depth))
-        low, out = torch.empty(rows, rank), torch.empty(rows, base.out)
-        library().df_adapted(
-            x.data_ptr(),
-            base.depth,
-            base.packed.data_ptr(),
-            base.half,
-            self.down.packed.data_ptr(),
-            self.down.half,
-            self.up.packed.data_ptr(),
-            self.up.half,
-            low.data_ptr(),
-            0 if base.bias is None else base.bias.data_ptr(),
-            out.data_ptr(),
-            rows,
-            base.depth,
-            rank,
-            base.out,
-            torch.get_num_threads(),
-        )
-        return out
+        return project(self.projection, x)
+
+
+def project(by: Projection, x: Tensor, added: Tensor | None = None) -> Tensor:
+    """What a packed layer makes of contiguous x [N, in] (+ added), [N, out]."""
+    rows = x.shape[0]
+    require(x, (rows, by.depth))
+    if added is not None:
+        require(added, (rows, by.columns))
+    out = torch.empty(rows, by.columns)
+    arguments = ctypes.addressof(by), x.data_ptr(), address(added), out.data_ptr(), rows, torch.get_num_threads()
+    if library().df_project(*arguments):
+        raise MemoryError(f"a linear layer of {rows} rows")
+    return out
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

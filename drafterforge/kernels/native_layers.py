@@ -15,24 +15,16 @@ import torch
 from torch import Tensor
 
 from drafterforge.kernels import native
-from drafterforge.kernels.attention import Heads
+from drafterforge.kernels.attention import Heads, additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
-from drafterforge.kernels.native import NATIVE_ROWS, PackedAddition, PackedLinear
+from drafterforge.kernels.native import NATIVE_ROWS, PackedAddition, PackedLinear, Projection, address
 from drafterforge.kernels.rope import RopeTable
 
 MOST_QUERIES = 64  # of a sequence; the kernels of more are called one by one, in blocks
 OUTSIDE = 1  # what functions of layers.h return if a number lies outside what it counts; 2: no memory
 DRAFT_NORMS = ("input_norm", "hidden_norm", "post_norm", "norm")
 DRAFT_PROJECTIONS = ("q", "kv", "out", "gate_up", "down", "head")
-
-
-class _Projection(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("packed", "down", "up", "bias")),
-        *((name, c_long) for name in ("depth", "columns", "rank")),
-        *((name, c_int) for name in ("half", "down_half", "up_half", "rounds")),
-    )
 
 
 class _Passage(ctypes.Structure):
@@ -51,14 +43,14 @@ class _Passage(ctypes.Structure):
 class _DecoderLayer(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("input_norm", "post_norm", "q_norm", "k_norm")),
-        *((name, _Projection) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, Projection) for name in ("qkv", "out", "gate_up", "down")),
     )
 
 
 class _DraftLayer(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("embedding", *DRAFT_NORMS)),
-        *((name, _Projection) for name in DRAFT_PROJECTIONS),
+        *((name, Projection) for name in DRAFT_PROJECTIONS),
         ("vocabulary", c_long),
         *((name, c_int) for name in ("norm_before_residual", "norm_output")),
     )
@@ -89,20 +81,24 @@ class _Layers:
     def __init__(self, linears: Sequence[Linear], heads: Heads, eps: float) -> None:
         self.packed = [linear.native for linear in linears]  # C gets addresses alone
         self.heads, self.eps = heads, eps
-        self.any_rows = all(getattr(packed, "rounds", False) for packed in self.packed)
+        self.any_rows = all(packed.any_rows for packed in self.packed)
 
     def takes(self, tokens: Tensor, queries: int, cache: KeyValueCache | None, mask: Mask | None) -> bool:
-        """Whether a pass of tokens [B, T], `queries` of each row, has few enough rows, and a mask that C can read."""
+        """Whether a pass of tokens [B, T], `queries` of each row, has few enough of them and a mask for C."""
         if cache is None or self.heads.width % 2 or not (self.any_rows or tokens.numel() <= NATIVE_ROWS):
             return False
         if mask is None:
-            return queries == 1
+            begins = cache.slots is None and cache.start == 0 and cache.used == queries
+            return queries == 1 or (begins and queries <= MOST_QUERIES)
         return queries <= MOST_QUERIES and isinstance(mask, Tensor) and mask.is_contiguous()
 
     def _passage(
         self, positions: Tensor, queries: int, rope: RopeTable, cache: KeyValueCache, mask: Tensor | None
     ) -> tuple[_Passage, list[Tensor | None]]:
-        """The passage, and the tensors to keep while it is used.  positions: [B, T]."""
+        """The passage, and the tensors to keep while it is used.
+
+        positions: [B, T].  mask: None: of texts that begin in this pass, or of one query, which reads all slots.
+        """
         batch, length = positions.shape
         data, width = cache.active, self.heads.width
         cosines, sines = rope.table(positions, torch.float32)
@@ -110,6 +106,9 @@ class _Layers:
         native.require(positions, (batch, length), torch.long)
         native.require(cosines, (len(sines), 1, 1, width // 2))
         native.require(sines, (len(sines), 1, 2, width // 2))
+        if mask is None and queries > 1:  # `tril` would start torch's threads, which compete with ours for the cores
+            token = torch.arange(length)
+            mask = additive(token <= token[:, None], torch.float32)[None]
         if mask is not None:
             native.require(mask, (1 if mask.shape[0] == 1 else batch, queries, cache.used))
         slots = None if cache.slots is None else cache.slots.contiguous()
@@ -125,10 +124,10 @@ class _Layers:
             data.stride(0),
             data.stride(2),
             data.shape[4],
-            _address(slots),
+            address(slots),
             cache.start,
             cache.used,
-            _address(mask),
+            address(mask),
             0 if mask is None or mask.shape[0] == 1 else mask.stride(0),
             positions.data_ptr(),
             cosines.data_ptr(),
@@ -156,9 +155,10 @@ class PackedDecoder(_Layers):
             [_contiguous(gain) for gain in (layer.input_norm, layer.post_norm, layer.q_norm, layer.k_norm)]
             for layer in layers
         ]
-        parts = zip(self.gains, *(map(_projection, self.packed[first::4]) for first in range(4)), strict=True)
+        by_kind = [[packed.projection for packed in self.packed[first::4]] for first in range(4)]
+        parts = zip(self.gains, *by_kind, strict=True)
         self.layers = (_DecoderLayer * len(layers))(
-            *(_DecoderLayer(*map(_address, gains), *projections) for gains, *projections in parts)
+            *(_DecoderLayer(*map(address, gains), *projections) for gains, *projections in parts)
         )
 
     def __call__(
@@ -172,7 +172,7 @@ class PackedDecoder(_Layers):
     ) -> Tensor:
         """Apply the layers to x [R, H], in place; inputs of the tapped layers side by side, [R, len(taps) * H].
 
-        positions: [B, T].  mask: see `native.attention`.
+        positions: [B, T].  mask: see `native.attention`; None: of texts that begin in this pass.
         """
         rows, hidden = positions.numel(), self.packed[0].depth
         native.require(x, (rows, hidden))
@@ -210,9 +210,9 @@ class PackedDraftLayer(_Layers):
         """embedding: [V, H].  linears: those of DRAFT_PROJECTIONS, packed.  gains: those of DRAFT_NORMS, [H]."""
         super().__init__([linears[name] for name in DRAFT_PROJECTIONS], heads, eps)
         self.parameters = [part.contiguous() for part in (embedding, *(gains[name] for name in DRAFT_NORMS))]
-        projections = map(_projection, self.packed)
+        projections = [packed.projection for packed in self.packed]
         self.layer = _DraftLayer(
-            *map(_address, self.parameters), *projections, len(embedding), norm_before_residual, norm_output
+            *map(address, self.parameters), *projections, len(embedding), norm_before_residual, norm_output
         )
 
     def __call__(
@@ -250,9 +250,9 @@ class PackedDraftLayer(_Layers):
             ctypes.addressof(passage),
             tokens.data_ptr(),
             hidden.data_ptr(),
-            _address(origin),
+            address(origin),
             hidden.shape[1],
-            _address(rows),
+            address(rows),
             count,
             *self._constants,
             out.data_ptr(),
@@ -263,21 +263,8 @@ class PackedDraftLayer(_Layers):
         return out, logits
 
 
-def _projection(packed: PackedLinear | PackedAddition) -> _Projection:
-    if isinstance(packed, PackedLinear):
-        parts = _address(packed.packed), 0, 0, _address(packed.bias), packed.depth, packed.out, 0
-        return _Projection(*parts, packed.half, 0, 0, packed.rounds)
-    base, down, up = packed.base, packed.down, packed.up
-    addresses = map(_address, (base.packed, down.packed, up.packed, base.bias))
-    return _Projection(*addresses, base.depth, base.out, down.out, base.half, down.half, up.half, False)
-
-
 def _contiguous(gain: Tensor | None) -> Tensor | None:
     return None if gain is None else gain.contiguous()
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _check(failed: int, tensors: list[Tensor | None]) -> None:

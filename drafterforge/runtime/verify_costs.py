@@ -26,14 +26,46 @@ from drafterforge.targets.smollm2 import cache_dir
 
 NODES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128)
 CONTEXT = 128  # tokens before the measured nodes
-REPEATS = 4  # passes of each number of nodes, in turn
+REPEATS = 6  # passes of each number of nodes, in turn
 MOST_SECONDS = 8.0  # after which no further turn begins
 HORIZON = 24  # cycles over which the correction averages
+NODE_HORIZON = 400  # cycles over which the seconds of a node average
+NODE_PRIOR = 400.0  # squared deviations of the number of nodes that count for the measured table
 MOST_CORRECTION = 8.0  # a single cycle that took longer than this multiple counts as this multiple
 
 
+class NodeCost:
+    """Seconds of a node that a table lacks, by weighted least squares over recent cycles.
+
+    The table is of passes alone, at a short context.  In cycles a node also takes the attention to a longer text, and
+    steps around the pass.
+    """
+
+    def __init__(self) -> None:
+        self.cycles, self.mean_nodes, self.mean_rest = 0.0, 0.0, 0.0
+        self.spread, self.product = 0.0, 0.0  # sums of squared deviations of nodes, and of nodes times rest
+
+    def add(self, nodes: int, rest: float) -> None:
+        """rest: seconds of a cycle beyond those of the table."""
+        decay = 1.0 - 1.0 / NODE_HORIZON
+        self.cycles = decay * self.cycles + 1.0
+        off_nodes, off_rest = nodes - self.mean_nodes, rest - self.mean_rest
+        self.mean_nodes += off_nodes / self.cycles
+        self.mean_rest += off_rest / self.cycles
+        self.spread = decay * self.spread + off_nodes * (nodes - self.mean_nodes)
+        self.product = decay * self.product + off_nodes * (rest - self.mean_rest)
+
+    @property
+    def value(self) -> float:
+        """At least 0: the table takes the fastest passes."""
+        return max(self.product / (self.spread + NODE_PRIOR), 0.0)
+
+
 class VerifyCosts:
-    """Seconds of a pass: those measured at first, times the recent cycles' ratio of measured to expected seconds."""
+    """Seconds of a pass: those measured at first, corrected by recent cycles.
+
+    The correction is a factor for the load of the machine, and seconds for each node.
+    """
 
     def __init__(self, nodes: tuple[int, ...], seconds: tuple[float, ...]) -> None:
         self.nodes, self.seconds = nodes, np.maximum.accumulate(seconds)
@@ -41,23 +73,33 @@ class VerifyCosts:
         self.slope = (self.seconds[-1] - self.seconds[-2]) / (nodes[-1] - nodes[-2])  # of a node beyond the last
         self.correction: dict[int, float] = {}  # by number of rows
         self.weight: dict[int, int] = {}  # cycles that each correction averages
+        self.node_costs: dict[int, NodeCost] = {}  # by number of rows
 
     def of(self, num_nodes: int, rows: int) -> float:
         """Seconds of a pass with `num_nodes` nodes in all, of a batch of `rows`."""
-        beyond = max(num_nodes - self.nodes[-1], 0)
-        return float(self.table[num_nodes - beyond] + beyond * self.slope) * self._factor(rows)
+        return (self._alone(num_nodes) + (num_nodes - rows) * self._node_s(rows)) * self._factor(rows)
 
     def of_each(self, num_nodes: np.ndarray, rows: int) -> np.ndarray:
         """As `of`, of several passes."""
         beyond = np.maximum(num_nodes - self.nodes[-1], 0)
-        return (self.table[num_nodes - beyond] + beyond * self.slope) * self._factor(rows)
+        alone = self.table[num_nodes - beyond] + beyond * self.slope
+        return (alone + (num_nodes - rows) * self._node_s(rows)) * self._factor(rows)
 
     def learn(self, num_nodes: int, rows: int, seconds: float) -> None:
         """Correct the costs by a cycle."""
-        factor = self._factor(rows)
-        ratio = seconds / (self.of(num_nodes, rows) / factor)
+        factor, expected = self._factor(rows), self.of(num_nodes, rows)
+        seconds = min(seconds, MOST_CORRECTION * expected)
         self.weight[rows] = min(self.weight.get(rows, 0) + 1, HORIZON)
-        self.correction[rows] = factor + (min(ratio, MOST_CORRECTION * factor) - factor) / self.weight[rows]
+        self.correction[rows] = factor + factor * (seconds / expected - 1.0) / self.weight[rows]
+        self.node_costs.setdefault(rows, NodeCost()).add(num_nodes, seconds / factor - self._alone(num_nodes))
+
+    def _alone(self, num_nodes: int) -> float:
+        """Seconds of a pass by the table."""
+        beyond = max(num_nodes - self.nodes[-1], 0)
+        return float(self.table[num_nodes - beyond] + beyond * self.slope)
+
+    def _node_s(self, rows: int) -> float:
+        return self.node_costs[rows].value if rows in self.node_costs else 0.0
 
     def _factor(self, rows: int) -> float:
         """Correction of a batch size; of a new one, that of the nearest."""
@@ -129,7 +171,7 @@ def measure(target: Target, invariant: bool = False) -> dict[int, float]:
     seconds: dict[int, list[float]] = {count: [] for count in sizes}
     began = time.perf_counter()
     for turn in range(REPEATS):
-        for count in sizes:
+        for count in sizes[:: 1 if turn % 2 else -1]:  # the first pass after a much larger one takes longer
             if time.perf_counter() - began > MOST_SECONDS and turn:
                 break
             seconds[count].append(_time_pass(target, cache, context, count, invariant))

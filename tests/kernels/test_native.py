@@ -22,6 +22,7 @@ from tests.models import FAMILIES, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 
 compiled = pytest.mark.skipif(native.library() is None, reason=f"no compiled kernels: {native.why_not()}")
+counting = pytest.mark.skipif(not native.multiplies_bytes(), reason="no AVX512-VNNI")
 rounding = pytest.mark.skipif(not native.multiplies_bfloat16(), reason="no AVX512-BF16")
 
 
@@ -55,7 +56,7 @@ def test_a_linear_layer_equals_the_definition_in_any_number_of_rows(out, depth, 
     weight, offset, x = torch.randn(out, depth), torch.randn(out) if bias else None, torch.randn(31, depth)
     weight = weight.bfloat16().float() if half else weight
     layer, added = native.PackedLinear(weight, offset), torch.randn(31, out)
-    assert layer.half is (half and depth % 2 == 0)
+    assert layer.size == (2 if half and depth % 2 == 0 else 4)
     reference = F.linear(x.double(), weight.double(), None if offset is None else offset.double())
     product = layer(x)
     torch.testing.assert_close(product.double(), reference, rtol=1e-5, atol=1e-4)
@@ -87,7 +88,7 @@ def test_an_addition_equals_the_definition_in_any_number_of_rows(out, depth, ran
 def test_rounded_inputs_are_multiplied_by_bfloat16_weights_in_any_number_of_rows(out, depth, bias):
     weight, offset = torch.randn(out, depth).bfloat16().float(), torch.randn(out) if bias else None
     layer, x, added = native.PackedLinear(weight, offset, rounds=True), torch.randn(31, depth), torch.randn(31, out)
-    assert layer.half and layer.rounds
+    assert layer.size == 2 and layer.rounds
     reference = F.linear(x.bfloat16().double(), weight.double(), None if offset is None else offset.double())
     product = layer(x)
     torch.testing.assert_close(product.double(), reference, rtol=1e-5, atol=2e-4)
@@ -105,6 +106,50 @@ def test_inputs_are_not_rounded_where_weights_are_no_bfloat16_numbers_or_the_pro
     monkeypatch.setattr(native, "multiplies_bfloat16", lambda: False)
     weight = weight.bfloat16().float()
     assert native.PackedLinear(weight, None, rounds=True)(x).equal(native.PackedLinear(weight, None)(x))
+
+
+@counting
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("out", "depth"), [(64, 48), (70, 28), (1, 4), (33, 576), (96, 1152)])
+def test_bytes_are_multiplied_exactly_in_any_number_of_rows(out, depth, bias):
+    weight, offset, x = (
+        torch.randn(out, depth).bfloat16().float(),
+        torch.randn(out) if bias else None,
+        torch.randn(31, depth),
+    )
+    weight[0], x[3] = 0.0, 0.0  # no step
+    layer, added = native.PackedLinear(weight, offset, coarse=True), torch.randn(31, out)
+    assert layer.size == 1 and layer.any_rows
+    product = layer(x)
+    counts = layer.packed.transpose(1, 2).reshape(-1, depth)[:out].double()  # of steps, of each weight
+    step = weight.double().abs().amax(dim=1, keepdim=True) / 127
+    assert ((counts * step - weight).abs() <= 0.501 * step).all()
+    row_step = x.double().abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
+    expected = ((x / row_step).round() @ counts.T) * row_step * step.T + (0.0 if offset is None else offset)
+    torch.testing.assert_close(product.double(), expected, rtol=1e-4, atol=1e-4)
+    unrounded = F.linear(x, weight, offset)
+    assert (product - unrounded).norm() <= 0.03 * unrounded.norm()
+    for rows in (*range(1, 14), 24, 25):
+        assert layer(x[:rows]).equal(product[:rows])
+    torch.testing.assert_close(layer(x, added), product + added)
+    many = FrozenLinear(weight, offset, coarse=True)(x.repeat(10, 1))  # more than NATIVE_ROWS
+    assert many.equal(product.repeat(10, 1))
+
+
+@counting
+def test_an_addition_to_bytes_is_not_rounded():
+    weight, down, up = torch.randn(70, 48).bfloat16().float(), torch.randn(4, 48), torch.randn(70, 4)
+    base, x = native.PackedLinear(weight, None, coarse=True), torch.randn(5, 48)
+    torch.testing.assert_close(native.PackedAddition(base, down, up)(x), base(x) + x @ down.T @ up.T)
+
+
+@compiled
+def test_weights_are_kept_where_they_are_no_bfloat16_numbers_or_the_processor_multiplies_no_bytes(monkeypatch):
+    weight = torch.randn(8, 16)
+    assert native.PackedLinear(weight, None, coarse=True).size == 4
+    assert native.PackedLinear(weight.bfloat16().float()[:, :14], None, coarse=True).size == 2
+    monkeypatch.setattr(native, "multiplies_bytes", lambda: False)
+    assert native.PackedLinear(weight.bfloat16().float(), None, coarse=True).size == 2
 
 
 @compiled
@@ -381,7 +426,7 @@ def test_half_precision_weights_have_float32_activations_where_no_unit_multiplie
     target = load_target(config)
     half = getattr(torch, dtype)
     assert (target.dtype, target.compute_dtype) == (half, torch.float32)
-    assert target.backbone.layers[0].down.native.half is (dtype == "bfloat16")
+    assert target.backbone.layers[0].down.native.size == (2 if dtype == "bfloat16" else 4)
     rounded = tiny_model()
     for parameter in rounded.parameters():
         parameter.data = parameter.data.to(half).float()

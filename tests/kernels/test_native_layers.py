@@ -112,7 +112,23 @@ def test_long_texts_are_left_to_kernels_in_blocks():
     assert not takes(of.tokens, MOST_QUERIES + 1, cache, of.mask)
     assert takes(of.tokens[:, 1:], MOST_QUERIES, cache, of.mask)
     assert not takes(of.tokens[:, 1:], MOST_QUERIES, None, of.mask)
-    assert not takes(of.tokens[:, 1:], MOST_QUERIES, cache, None)
+    assert not takes(of.tokens[:, 1:], MOST_QUERIES, of.fill(cache), None)
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 2), (1, MOST_QUERIES), (2, 9)])
+def test_a_text_that_begins_has_the_bits_of_its_kernels(batch, length, monkeypatch):
+    target, tokens = tiny_target(), torch.randint(0, 61, (batch, length))
+
+    def read() -> list[torch.Tensor]:
+        cache = target.new_cache(batch)
+        cache.set_slots(0, length)
+        positions = torch.arange(length).expand(batch, -1)
+        assert target.backbone.packed is None or target.backbone.packed.takes(tokens, length, cache, None)
+        return [*target.forward(tokens, positions, cache), cache.data]
+
+    packed = read()
+    monkeypatch.setattr(target.backbone, "packed", None)
+    assert_same_bits(packed, read())
 
 
 @pytest.mark.parametrize("change", ["slot", "position", "token", "origin", "row"])

@@ -41,7 +41,9 @@ class FusedDrafter(DecodingPass, Drafter):
         """embedding: the target's [V, H], in the dtype and on the device to decode with."""
         self.spec, self.embedding, self.generalist = drafter.spec, embedding, None
         self.linears: dict[str, FrozenLinear | AdaptedLinear] = {
-            name: FrozenLinear(torch.cat([self._cast(drafter.get_submodule(part).weight) for part in parts]))
+            name: FrozenLinear(
+                torch.cat([self._cast(drafter.get_submodule(part).weight) for part in parts]), coarse=name != "fc"
+            )
             for name, parts in PROJECTIONS.items()
         }
         self.gains = {name: self._cast(drafter.get_submodule(part).weight) for name, part in NORMS.items()}
