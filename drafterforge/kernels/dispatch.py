@@ -48,6 +48,7 @@ class Kernels:
     best_children: Callable[[Tensor, int], Tensor]
     ancestors: Callable[[Tensor, int], Tensor]
     walk: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
+    pack_walks: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     tree_mask: Callable[[Tensor, Tensor, int, torch.dtype], Mask]  # only for these kernels, and `additive_mask`
     children_state: Callable[[Tensor, float], Tensor]
     reach: Callable[[Tensor, int], Tensor]
@@ -72,6 +73,7 @@ TORCH = Kernels(
     trees.best_children,
     trees.ancestors,
     trees.walk,
+    trees.pack_walks,
     trees.tree_mask,
     trees.children_state,
     trees.reach,
@@ -104,6 +106,7 @@ NATIVE = Kernels(
     native_kernels.best_children,
     native_kernels.ancestors,
     native_kernels.walk,
+    native_kernels.pack_walks,
     native_kernels.tree_mask,
     native_kernels.children_state,
     native_kernels.reach,

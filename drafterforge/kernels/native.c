@@ -555,6 +555,22 @@ int df_walk(const int64_t *tokens, const int64_t *parents, const int64_t *next, 
     return 0;
 }
 
+/* Packs for each row its nodes without padding, its length, its path and the tokens along it: packed [rows, 2 + 2 levels].
+ *
+ * parents: [rows, nodes]; the root and padding nodes are their own.  path, tokens: [rows, levels]. */
+void df_pack_walks(const int64_t *parents, const int64_t *path, const int64_t *lengths, const int64_t *tokens, long rows,
+                   long nodes, long levels, int64_t *packed) {
+    for (long row = 0; row < rows; row++, parents += nodes, path += levels, tokens += levels) {
+        int64_t size = 1;
+        for (long node = 0; node < nodes; node++) size += parents[node] != node;
+        *packed++ = size;
+        *packed++ = lengths[row];
+        memcpy(packed, path, levels * sizeof(int64_t));
+        memcpy(packed + levels, tokens, levels * sizeof(int64_t));
+        packed += 2 * levels;
+    }
+}
+
 /* Adds a level of candidates after the `size` ones of the pool [rows, room]: the best `count` children of each beam node
  * by logits [rows, beam, width]; the `kept` best of these are the next beam, equal ones in their order.
  *

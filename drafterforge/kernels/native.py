@@ -39,6 +39,7 @@ SIGNATURES: dict[str, tuple] = {
     "df_top": (c_void_p, *[c_long] * 3, c_void_p, c_void_p, c_int),
     "df_argmax": (c_void_p, c_long, c_long, c_void_p, c_int),
     "df_walk": (*[c_void_p] * 3, *[c_long] * 3, c_void_p, c_void_p),
+    "df_pack_walks": (*[c_void_p] * 4, *[c_long] * 3, c_void_p),
     "df_mlp": (*[c_void_p] * 3, c_float, *[c_void_p] * 3, c_long, c_long, c_void_p, c_void_p, c_long, c_int),
     "df_level": (
         *(c_void_p, *[c_long] * 4, *[c_void_p] * 4, c_long, c_long),

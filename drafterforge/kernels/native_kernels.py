@@ -146,6 +146,11 @@ def walk(
     return native_trees.walk(tokens.contiguous(), parents.contiguous(), next_tokens.contiguous(), depth + 1)
 
 
+def pack_walks(parents: Tensor, path: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
+    """See `trees.pack_walks`."""
+    return native_trees.pack_walks(parents.contiguous(), path.contiguous(), lengths.contiguous(), tokens.contiguous())
+
+
 def tree_mask(reads: Tensor, lengths: Tensor, base: int, dtype: torch.dtype) -> Tensor:
     """See `trees.tree_mask`."""
     return native_trees.mask(reads.contiguous(), lengths.contiguous(), base)

@@ -36,6 +36,17 @@ def walk(tokens: Tensor, parents: Tensor, next_tokens: Tensor, levels: int) -> t
     return path, lengths
 
 
+def pack_walks(parents: Tensor, path: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
+    """As `trees.pack_walks`, of contiguous int64."""
+    (rows, nodes), levels = parents.shape, path.shape[1]
+    for part, shape in ((parents, (rows, nodes)), (path, (rows, levels)), (lengths, (rows,)), (tokens, (rows, levels))):
+        native.require(part, shape, torch.long)
+    packed = torch.empty(rows, 2 + 2 * levels, dtype=torch.long)
+    addresses = parents.data_ptr(), path.data_ptr(), lengths.data_ptr(), tokens.data_ptr()
+    native.library().df_pack_walks(*addresses, rows, nodes, levels, packed.data_ptr())
+    return packed
+
+
 def reads(before: Tensor, origin: Tensor) -> Tensor:
     """Level slots that a beam reads, [B, K', L + K'] bool: those of its origins in `before` [B, K, L], and itself.
 

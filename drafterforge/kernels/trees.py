@@ -138,6 +138,15 @@ def walk(
     return path[:, : depth + 1], levels.gather(1, deepest)[:, 0] + 1
 
 
+def pack_walks(parents: Tensor, path: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
+    """For each row its nodes without padding, its walk's length, the walk and the tokens after its nodes.
+
+    parents: of the trees, [B, T].  path, tokens: [B, D + 1].  lengths: [B].  Returns [B, 2 + 2 (D + 1)].
+    """
+    sizes = (parents != torch.arange(parents.shape[1], device=path.device)).sum(dim=1) + 1
+    return torch.cat((sizes[:, None], lengths[:, None], path, tokens), dim=1)
+
+
 def tree_mask(reads: Tensor, lengths: Tensor, base: int, dtype: torch.dtype) -> Tensor:
     """Additive mask [B, K, base + L]: each row's first lengths [B] slots, and after `base` those of reads [B, K, L].
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
-from drafterforge.kernels.dispatch import kernels_of
+from drafterforge.kernels.dispatch import kernels_of, tree_kernels
 from drafterforge.runtime.sampling import Picker
 from drafterforge.tree.accept import accepted_path, sampled_path
 from drafterforge.tree.grow import Tree
@@ -41,8 +41,7 @@ class Acceptance:
 
 def pack(tree: Tree, path: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
     """Sizes, counts [B], walks and tokens [B, D + 1] in one tensor."""
-    sizes = (tree.parents != torch.arange(tree.parents.shape[1], device=path.device)).sum(dim=1) + 1
-    return torch.cat((sizes[:, None], counts[:, None], path, tokens), dim=1)
+    return tree_kernels(path).pack_walks(tree.parents, path, counts, tokens)
 
 
 def accept(

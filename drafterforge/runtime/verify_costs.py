@@ -29,43 +29,11 @@ CONTEXT = 128  # tokens before the measured nodes
 REPEATS = 6  # passes of each number of nodes, in turn
 MOST_SECONDS = 8.0  # after which no further turn begins
 HORIZON = 24  # cycles over which the correction averages
-NODE_HORIZON = 400  # cycles over which the seconds of a node average
-NODE_PRIOR = 400.0  # squared deviations of the number of nodes that count for the measured table
 MOST_CORRECTION = 8.0  # a single cycle that took longer than this multiple counts as this multiple
 
 
-class NodeCost:
-    """Seconds of a node that a table lacks, by weighted least squares over recent cycles.
-
-    The table is of passes alone, at a short context.  In cycles a node also takes the attention to a longer text, and
-    steps around the pass.
-    """
-
-    def __init__(self) -> None:
-        self.cycles, self.mean_nodes, self.mean_rest = 0.0, 0.0, 0.0
-        self.spread, self.product = 0.0, 0.0  # sums of squared deviations of nodes, and of nodes times rest
-
-    def add(self, nodes: int, rest: float) -> None:
-        """rest: seconds of a cycle beyond those of the table."""
-        decay = 1.0 - 1.0 / NODE_HORIZON
-        self.cycles = decay * self.cycles + 1.0
-        off_nodes, off_rest = nodes - self.mean_nodes, rest - self.mean_rest
-        self.mean_nodes += off_nodes / self.cycles
-        self.mean_rest += off_rest / self.cycles
-        self.spread = decay * self.spread + off_nodes * (nodes - self.mean_nodes)
-        self.product = decay * self.product + off_nodes * (rest - self.mean_rest)
-
-    @property
-    def value(self) -> float:
-        """At least 0: the table takes the fastest passes."""
-        return max(self.product / (self.spread + NODE_PRIOR), 0.0)
-
-
 class VerifyCosts:
-    """Seconds of a pass: those measured at first, corrected by recent cycles.
-
-    The correction is a factor for the load of the machine, and seconds for each node.
-    """
+    """Seconds of a pass: those measured at first, times the recent cycles' ratio of measured to expected seconds."""
 
     def __init__(self, nodes: tuple[int, ...], seconds: tuple[float, ...]) -> None:
         self.nodes, self.seconds = nodes, np.maximum.accumulate(seconds)
@@ -73,33 +41,33 @@ class VerifyCosts:
         self.slope = (self.seconds[-1] - self.seconds[-2]) / (nodes[-1] - nodes[-2])  # of a node beyond the last
         self.correction: dict[int, float] = {}  # by number of rows
         self.weight: dict[int, int] = {}  # cycles that each correction averages
-        self.node_costs: dict[int, NodeCost] = {}  # by number of rows
+        self.more: dict[tuple[int, int], tuple[list[float], float]] = {}  # of `of_more_nodes`, by the table alone
 
     def of(self, num_nodes: int, rows: int) -> float:
         """Seconds of a pass with `num_nodes` nodes in all, of a batch of `rows`."""
-        return (self._alone(num_nodes) + (num_nodes - rows) * self._node_s(rows)) * self._factor(rows)
+        beyond = max(num_nodes - self.nodes[-1], 0)
+        return float(self.table[num_nodes - beyond] + beyond * self.slope) * self._factor(rows)
 
     def of_each(self, num_nodes: np.ndarray, rows: int) -> np.ndarray:
         """As `of`, of several passes."""
         beyond = np.maximum(num_nodes - self.nodes[-1], 0)
-        alone = self.table[num_nodes - beyond] + beyond * self.slope
-        return (alone + (num_nodes - rows) * self._node_s(rows)) * self._factor(rows)
+        return (self.table[num_nodes - beyond] + beyond * self.slope) * self._factor(rows)
+
+    def of_more_nodes(self, rows: int, most: int) -> tuple[list[float], float]:
+        """Seconds that a tree of 1 to `most` nodes for every row takes beyond the roots, and the fewest for a node."""
+        if (rows, most) not in self.more:
+            seconds = self.of_each(rows * np.arange(1, most + 1), rows) / self._factor(rows)
+            each = (seconds[1:] - seconds[0]) / np.arange(1, most)
+            self.more[rows, most] = (seconds - seconds[0]).tolist(), float(each.min(initial=np.inf))
+        (seconds, least), factor = self.more[rows, most], self._factor(rows)
+        return [factor * more for more in seconds], factor * least
 
     def learn(self, num_nodes: int, rows: int, seconds: float) -> None:
         """Correct the costs by a cycle."""
-        factor, expected = self._factor(rows), self.of(num_nodes, rows)
-        seconds = min(seconds, MOST_CORRECTION * expected)
+        factor = self._factor(rows)
+        ratio = seconds / (self.of(num_nodes, rows) / factor)
         self.weight[rows] = min(self.weight.get(rows, 0) + 1, HORIZON)
-        self.correction[rows] = factor + factor * (seconds / expected - 1.0) / self.weight[rows]
-        self.node_costs.setdefault(rows, NodeCost()).add(num_nodes, seconds / factor - self._alone(num_nodes))
-
-    def _alone(self, num_nodes: int) -> float:
-        """Seconds of a pass by the table."""
-        beyond = max(num_nodes - self.nodes[-1], 0)
-        return float(self.table[num_nodes - beyond] + beyond * self.slope)
-
-    def _node_s(self, rows: int) -> float:
-        return self.node_costs[rows].value if rows in self.node_costs else 0.0
+        self.correction[rows] = factor + (min(ratio, MOST_CORRECTION * factor) - factor) / self.weight[rows]
 
     def _factor(self, rows: int) -> float:
         """Correction of a batch size; of a new one, that of the nearest."""

@@ -265,11 +265,11 @@ class Worth:
         num_rows: all rows.  num_tokens: of the largest tree.
         """
         rate = self.rate(num_rows)
-        seconds = self.costs.of_each(num_rows * np.arange(1, num_tokens + 1), num_rows)
         calibration = min(row.calibration for row in drafting)
-        prices = rate * (seconds - seconds[0]) / (num_rows * calibration)
-        least = float((prices[1:] / np.arange(1, num_tokens)).min()) if num_tokens > 1 else 1.0
-        return CycleLimits(self, drafting, rate, min(max(least, LEAST_PROBABILITY), 0.5), prices.tolist(), drafter)
+        seconds, least = self.costs.of_more_nodes(num_rows, num_tokens)
+        price = rate / (num_rows * calibration)
+        least = min(max(price * least, LEAST_PROBABILITY), 0.5)
+        return CycleLimits(self, drafting, rate, least, [price * more for more in seconds], drafter)
 
     def learn(self, rows: Sequence[RowWorth], record: CycleRecord, limits: Sequence[CycleLimits] = ()) -> None:
         """Learn from a finished cycle.  limits: of its drafted trees."""
