@@ -41,7 +41,8 @@ SHAPES = {"qkv": (960, 576), "out": (576, 576), "gate and up": (3072, 576), "dow
 LAYERS = {"qkv": 30, "out": 30, "gate and up": 30, "down": 30, "head": 1}  # in one pass of the target
 WORKING_SET = 1 << 28  # bytes of float32 weights of each implementation; the other three are read in between
 HALF, PRODUCTS, FULL = "kernels, bfloat16 weights", "kernels, bfloat16 products", "kernels, float32 weights"
-WAYS = HALF, PRODUCTS, FULL, "torch", "oneDNN, packed"  # the second only with AVX512-BF16, the last if torch has it
+BYTES = "kernels, 8 bits"
+WAYS = HALF, PRODUCTS, FULL, BYTES, "torch", "oneDNN, packed"  # some need AVX512-BF16, AVX512-VNNI or a build of torch
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
@@ -108,6 +109,8 @@ def multipliers(weights: list[Tensor]) -> dict[str, list[Callable[[Tensor], Tens
     }
     if native.multiplies_bfloat16():
         ways[PRODUCTS] = [native.PackedLinear(weight, None, rounds=True) for weight in representable]
+    if native.multiplies_bytes():
+        ways[BYTES] = [native.PackedLinear(weight, None, int8=True) for weight in representable]
     if hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         packed = [torch.ops.mkldnn._reorder_linear_weight(weight, None) for weight in weights]
         multiply = torch.ops.mkldnn._linear_pointwise

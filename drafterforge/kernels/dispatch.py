@@ -6,7 +6,7 @@ implementation is a `Kernels` and a line in `_choose`; code outside this room do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,6 +32,10 @@ from drafterforge.kernels.native_layers import PackedDraftLayer
 
 PackLinear = Callable[[Tensor, Tensor | None, bool, bool], native.PackedLinear | None]
 PackDecoder = Callable[[Sequence[native_layers.DecoderLayer], Heads, float], native_layers.PackedDecoder | None]
+PackDraftLayer = Callable[
+    [Tensor, Mapping[str, native_layers.Linear], Mapping[str, Tensor], Heads, float, bool, bool],
+    PackedDraftLayer | None,
+]
 PackMLP = Callable[[Tensor, Tensor, float, Sequence[tuple[Tensor, Tensor]]], native.PackedMLP | None]
 
 
@@ -58,7 +62,7 @@ class Kernels:
     add_expert_low_rank: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
     pack_linear: PackLinear  # returns None if weights are not packed
     pack_decoder: PackDecoder  # returns None if kernels are called one by one
-    pack_draft_layer: Callable[..., PackedDraftLayer | None]  # the same
+    pack_draft_layer: PackDraftLayer  # returns None likewise
     pack_mlp: PackMLP  # returns None if torch computes
     prompt_chunk: int  # prompt tokens of one pass: as few as take no longer, each, than those of a longer pass
 
@@ -81,7 +85,7 @@ TORCH = Kernels(
     Candidates,
     low_rank.add_low_rank,
     low_rank.add_expert_low_rank,
-    pack_linear=lambda weight, bias, rounds, coarse: None,
+    pack_linear=lambda weight, bias, rounds, int8: None,
     pack_decoder=lambda layers, heads, eps: None,
     pack_draft_layer=lambda embedding, linears, gains, heads, eps, norm_before_residual, norm_output: None,
     pack_mlp=lambda mean, scale, farthest, layers: None,

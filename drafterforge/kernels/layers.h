@@ -1,5 +1,5 @@
-/* Decoder layers in one call: Python takes as long between two small kernels as a small kernel does.  Included by
- * native.c, whose functions it calls, so results have their bits.
+/* Decoder layers in one call: for few rows, calling a kernel from Python takes as long as the kernel.  Included by
+ * native.c, whose functions it calls.
  */
 
 /* Tokens of a pass, and the cache that it writes and reads. */
@@ -55,7 +55,7 @@ static void feed_forward(const float *norm, const projection *gate_up, const pro
 /* Applies `count` decoder layers to x [batch * length, hidden], in place.
  *
  * taps: [num_taps] layers whose inputs are written side by side, features [batch * length, num_taps * hidden].
- * Returns 1 if a slot, a position, a token or an origin is none, 2 if memory ran out. */
+ * Returns 1 if a slot, position, token, origin or wanted token is out of range, 2 if memory ran out. */
 int df_decoder(const decoder_layer *layers, long count, const passage *of, float *x, long queries, long keys,
                long width, float scale, float eps, const int64_t *taps, long num_taps, float *features, int threads) {
     const long rows = of->batch * of->length, hidden = layers->qkv.depth, heads = queries + 2 * keys;
@@ -96,7 +96,7 @@ int df_decoder(const decoder_layer *layers, long count, const passage *of, float
     return failed;
 }
 
-/* Rotates `heads` heads in place.  Each sum is rounded once, as torch's addcmul does it. */
+/* Rotates `heads` heads in place.  Each sum is rounded once if the processor can, as torch's addcmul does it. */
 static void rotate(float *head, long heads, long width, const float *cosine, const float *sine) {
     const long half = width / 2;
     for (; heads > 0; heads--, head += width)
@@ -127,7 +127,8 @@ int df_draft_layer(const draft_layer *layer, const passage *of, const int64_t *t
     const long rows = of->batch * of->length, hidden = layer->out.columns, gated = layer->down.depth;
     const long spare = larger(larger(larger(room(&layer->q), room(&layer->kv)), room(&layer->out)),
                               larger(larger(room(&layer->gate_up), room(&layer->down)), room(&layer->head)));
-    const long numbers = rows * (4 * hidden + (2 * keys + 1) * width + spare) + num * (2 * queries * width + 3 * gated);
+    const long numbers = rows * (2 * hidden + (2 * keys + 1) * width + spare) +
+                         num * (2 * hidden + 2 * queries * width + 3 * gated);
     if (!slots_fit(of->slots_of, of->start, rows, of->length, of->slots)) return 1;
     for (long row = 0; row < rows; row++) {
         const int64_t from = origin ? origin[row] : row % of->length;
@@ -137,7 +138,7 @@ int df_draft_layer(const draft_layer *layer, const passage *of, const int64_t *t
         if (wanted[place] < 0 || wanted[place] >= rows) return 1;
     float *memory = room_for(numbers);
     if (!memory) return 2;
-    float *x = memory, *queried = x + rows * 2 * hidden, *kv = queried + rows * 2 * hidden;
+    float *x = memory, *queried = x + rows * 2 * hidden, *kv = queried + num * 2 * hidden;
     float *q = kv + rows * 2 * keys * width, *mixed = q + num * queries * width, *wide = mixed + num * queries * width;
     float *scratch = wide + num * 3 * gated, *cosines = scratch + rows * spare, *sines = cosines + rows * (width / 2);
     int failed = look_up(of, width, cosines, sines);

@@ -81,15 +81,15 @@ class FrozenLinear:
         *,
         pack: bool = True,
         rounds: bool = False,
-        coarse: bool = False,
+        int8: bool = False,
     ) -> None:
         """rounds: inputs may be rounded to bfloat16, where the processor then multiplies faster.
 
-        coarse: inputs and weights may be rounded to 8 bits: half the bytes to read, for layers of drafters.
+        int8: inputs and weights may be rounded to 8 bits: half the bytes to read, for layers of drafters.
         """
         self.weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
-        self.native = kernels_of(self.weight).pack_linear(self.weight, self.bias, rounds, coarse) if pack else None
+        self.native = kernels_of(self.weight).pack_linear(self.weight, self.bias, rounds, int8) if pack else None
         self.packing = _packing(self.weight) if pack and self.native is None else None
         if self.packing is not None:
             dtype = self.packing[1]

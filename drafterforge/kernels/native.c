@@ -208,7 +208,8 @@ static void round_rows(const float *x, long ldx, uint32_t *pairs, long rows, lon
 #define HAS_BYTES 1
 /* As `tile_half`, with inputs from `quantise_rows` and weights of 8 bits, four of a column side by side.
  *
- * x: [rows, depth / 4] words, with row stride ldx.  sums: exact integers, 128 times a column's weights too large. */
+ * x: [rows, depth / 4] words, with row stride ldx.  sums: exact, of int32.  Inputs carry an offset of 128, so each sum is
+ * too large by 128 times the sum of its column's weights, which `whole` subtracts. */
 INLINE void tile_bytes(const int rows, const float *x, long ldx, const uint32_t *w, long depth, const char *fetch,
                        long stride, vec sums[MOST_ROWS][2]) {
     const word *quads = (const word *)x;
@@ -237,24 +238,46 @@ INLINE void tile_bytes(const int rows, const float *x, long ldx, const uint32_t 
 BYTE_TILES(1) BYTE_TILES(2) BYTE_TILES(3) BYTE_TILES(4) BYTE_TILES(5) BYTE_TILES(6)
 BYTE_TILES(7) BYTE_TILES(8) BYTE_TILES(9) BYTE_TILES(10) BYTE_TILES(11) BYTE_TILES(12)
 static tile_function *const BYTES[] = {bytes_1, bytes_2, bytes_3, bytes_4, bytes_5, bytes_6 WIDE_TILES(bytes)};
+
+/* Numbers of the sums of `tile_bytes`. */
+INLINE vec whole(vec sums, const int32_t *offsets) {
+    return (vec)_mm512_cvtepi32_ps(_mm512_sub_epi32((__m512i)sums, _mm512_loadu_si512(offsets)));
+}
+
+/* Rounds x [rows, depth] to bytes, x / step + 128, where a row's step is its largest magnitude / 127.  depth is a multiple
+ * of 4.  steps: [rows]; NaN for a row that is not finite. */
+static void quantise_rows(const float *x, uint8_t *bytes, float *steps, long rows, long depth) {
+    for (long row = 0; row < rows; row++, x += depth, bytes += depth) {
+        __m512 most = _mm512_setzero_ps(), spoilt = most; /* 0 x is NaN where x is not finite */
+        for (long at = 0; at < depth; at += LANES) {
+            const __mmask16 used = depth - at < LANES ? (1u << (depth - at)) - 1 : 0xffff;
+            const __m512 part = _mm512_maskz_loadu_ps(used, x + at);
+            most = _mm512_max_ps(most, _mm512_abs_ps(part));
+            spoilt = _mm512_fmadd_ps(part, _mm512_setzero_ps(), spoilt);
+        }
+        const float largest = _mm512_reduce_max_ps(most), rest = _mm512_reduce_add_ps(spoilt);
+        const int finite = rest == 0.f;
+        const __m512 inverse = _mm512_set1_ps(finite && largest > 1e-30f ? 127.f / largest : 0.f);
+        for (long at = 0; finite && at < depth; at += LANES) {
+            const __mmask16 used = depth - at < LANES ? (1u << (depth - at)) - 1 : 0xffff;
+            const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(used, x + at), inverse);
+            const __m512i counts = _mm512_add_epi32(_mm512_cvtps_epi32(scaled), _mm512_set1_epi32(128));
+            _mm512_mask_cvtepi32_storeu_epi8(bytes + at, used, counts);
+        }
+        steps[row] = finite ? largest / 127.f : NAN;
+    }
+}
 #else
 #define HAS_BYTES 0
 #define BYTES HALF
-#endif
-
-/* x [rows, depth] in steps of a 127th of each row's largest magnitude, plus 128, as bytes [rows, depth]; steps: [rows]. */
-static void quantise_rows(const float *x, uint8_t *bytes, float *steps, long rows, long depth) {
-    for (long row = 0; row < rows; row++, x += depth, bytes += depth) {
-        float largest = 0.f;
-        for (long at = 0; at < depth; at++) {
-            const float size = fabsf(x[at]);
-            largest = size > largest ? size : largest;
-        }
-        const float inverse = largest > 0.f ? 127.f / largest : 0.f;
-        for (long at = 0; at < depth; at++) bytes[at] = (uint8_t)(int)(x[at] * inverse + 128.5f); /* positive: rounds */
-        steps[row] = largest / 127.f;
-    }
+INLINE vec whole(vec sums, const int32_t *offsets) {
+    (void)offsets;
+    return sums;
 }
+static void quantise_rows(const float *x, uint8_t *bytes, float *steps, long rows, long depth) {
+    (void)x, (void)bytes, (void)steps, (void)rows, (void)depth;
+}
+#endif
 
 /* Whether the processor multiplies pairs of bfloat16, and bytes. */
 int df_has_pairs(void) { return HAS_PAIRS; }
@@ -284,7 +307,7 @@ void df_pack_full(const float *weight, float *packed, long out, long depth) {
 }
 
 /* Packed weights: of `size` 4 by `df_pack_full`, 2 by `df_pack_half`, or 1 by native.py.  paired: the inputs come from
- * `round_rows`; only with size 2.  Of size 1 inputs come from `quantise_rows`. */
+ * `round_rows`; only with size 2.  With size 1 they come from `quantise_rows`. */
 typedef struct {
     const void *packed;
     int size, paired;
@@ -332,9 +355,9 @@ static void linear_panels(const void *loop, long first_panel, long last_panel) {
             tile(x + start * ldx, ldx, w, panel, fetch, STEP / tiles, count, sums);
             for (long row = 0; w.size == 1 && row < count; row++)
                 for (int side = 0; side < 2; side++) {
-                    const ints exact = (ints)sums[row][side] - *(const ints *)(of.offsets + first + side * LANES);
-                    const vec scale = *(const vec *)(of.scales + first + side * LANES) * of.steps[start + row];
-                    sums[row][side] = __builtin_convertvector(exact, vec) * scale;
+                    const long column = first + side * LANES;
+                    const vec scale = *(const vec *)(of.scales + column) * of.steps[start + row];
+                    sums[row][side] = whole(sums[row][side], of.offsets + column) * scale;
                 }
             if (up.packed) {
                 tile(low + start * up.depth, up.depth, up, panel, from, 0, count, more);
@@ -555,11 +578,12 @@ int df_walk(const int64_t *tokens, const int64_t *parents, const int64_t *next, 
     return 0;
 }
 
-/* Packs for each row its nodes without padding, its length, its path and the tokens along it: packed [rows, 2 + 2 levels].
+/* Writes for each row: number of nodes without padding, length of the walk, the walk, the token after each of its nodes.
  *
- * parents: [rows, nodes]; the root and padding nodes are their own.  path, tokens: [rows, levels]. */
-void df_pack_walks(const int64_t *parents, const int64_t *path, const int64_t *lengths, const int64_t *tokens, long rows,
-                   long nodes, long levels, int64_t *packed) {
+ * parents: [rows, nodes]; the root's and padding's is itself.  path, tokens: [rows, levels].  packed: [rows, 2 + 2 levels].
+ */
+void df_pack_walks(const int64_t *parents, const int64_t *path, const int64_t *lengths, const int64_t *tokens,
+                   long rows, long nodes, long levels, int64_t *packed) {
     for (long row = 0; row < rows; row++, parents += nodes, path += levels, tokens += levels) {
         int64_t size = 1;
         for (long node = 0; node < nodes; node++) size += parents[node] != node;

@@ -28,6 +28,8 @@ SOURCE = Path(__file__).with_name("native.c")
 INCLUDED = (SOURCE.with_name("threads.h"), SOURCE.with_name("layers.h"))
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-pthread", "-shared", "-fPIC")
 COMPILER_SECONDS = 120
+MOST_QUERIES = 64  # of a sequence, that `attention` gets at once
+MOST_BYTES = 65536  # inputs of a layer of 8 bits, whose sums must fit 32
 NATIVE_ROWS = 256  # rows up to which native.c is faster than BLAS in float32 (AVX-512, AVX2), see bench_kernels.py
 SIGNATURES: dict[str, tuple] = {
     "df_panel": (),
@@ -190,15 +192,15 @@ def address(tensor: Tensor | None) -> int:
 class PackedLinear:
     """Weights [out, in] packed in the order of `df_project`; as bfloat16 if that is exact for every weight."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, rounds: bool = False, coarse: bool = False) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, rounds: bool = False, int8: bool = False) -> None:
         """rounds: round inputs to bfloat16 and multiply in it, adding in float32, if the processor can.
 
-        coarse: round inputs, and weights that are bfloat16 numbers, to 8 bits and multiply these, if the processor can.
+        int8: round inputs, and weights that are bfloat16 numbers, to 8 bits and multiply these, if the processor can.
         """
         self.out, self.depth = weight.shape
         half = self.depth % 2 == 0 and bool((weight.bfloat16().to(weight.dtype) == weight).all())
         self.size = 2 if half else 4  # bytes of a weight
-        if coarse and half and self.depth % 4 == 0 and multiplies_bytes():
+        if int8 and half and self.depth % 4 == 0 and self.depth <= MOST_BYTES and multiplies_bytes():
             self.size = 1
         self.rounds = rounds and self.size == 2 and multiplies_bfloat16()
         self.bias = None if bias is None else bias.contiguous()
@@ -209,7 +211,7 @@ class PackedLinear:
 
     @property
     def any_rows(self) -> bool:
-        """Whether many rows, too, have to be multiplied here, as no other library rounds so."""
+        """Whether any number of rows is computed here, because torch would round differently."""
         return self.rounds or self.size == 1
 
     def _pack(self, weight: Tensor) -> Tensor:
@@ -225,7 +227,7 @@ class PackedLinear:
         panel = library().df_panel()
         weight = F.pad(weight.float(), (0, 0, 0, -self.out % panel))
         largest = weight.abs().amax(dim=1)
-        steps = (weight * (127.0 / largest.clamp(min=torch.finfo(torch.float32).tiny))[:, None]).round()
+        steps = (weight * (127.0 / largest.clamp(min=1e-30))[:, None]).round()
         self.scales, self.offsets = largest / 127.0, (128.0 * steps.double().sum(dim=1)).int()
         return steps.to(torch.int8).view(-1, panel, self.depth // 4, 4).transpose(1, 2).contiguous()
 

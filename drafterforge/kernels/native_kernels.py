@@ -13,8 +13,7 @@ from drafterforge.kernels import attention as by_torch
 from drafterforge.kernels import gate, native, native_trees, norm, trees
 from drafterforge.kernels.attention import AttendLayer, Heads, additive
 from drafterforge.kernels.cache import KeyValueCache
-
-BLOCK = 64  # queries of a sequence that native.c attends for at once
+from drafterforge.kernels.native import MOST_QUERIES
 
 
 def _needs_gradients(x: Tensor) -> bool:
@@ -77,23 +76,23 @@ def rotated_attention(
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, used: int) -> Tensor:
     """See `native.attention`; in blocks of queries."""
-    if mask is None or q.shape[1] <= BLOCK:
+    if mask is None or q.shape[1] <= MOST_QUERIES:
         return native.attention(q if q.stride(2) == q.shape[3] else q.contiguous(), k, v, mask, used)
-    parts = zip(q.split(BLOCK, dim=1), mask.split(BLOCK, dim=1), strict=True)
+    parts = zip(q.split(MOST_QUERIES, dim=1), mask.split(MOST_QUERIES, dim=1), strict=True)
     return torch.cat([native.attention(part.contiguous(), k, v, rows.contiguous(), used) for part, rows in parts], 1)
 
 
 def _causal_masks(length: int) -> list[Tensor]:
     """Additive masks of each block of queries of a text, [1, block, keys up to its last query]."""
     token = torch.arange(length)  # `tril` would start torch's threads, which compete with ours for the cores
-    return [additive(token[: part[-1] + 1] <= part[:, None], torch.float32)[None] for part in token.split(BLOCK)]
+    return [additive(token[: part[-1] + 1] <= part[:, None], torch.float32)[None] for part in token.split(MOST_QUERIES)]
 
 
 def _attend_causally(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor]) -> Tensor:
     """Attention within texts that begin at the first slot, with the masks of `_causal_masks`."""
     parts = [
         native.attention(part.contiguous(), k, v, mask, mask.shape[2])
-        for part, mask in zip(q.split(BLOCK, dim=1), masks, strict=True)
+        for part, mask in zip(q.split(MOST_QUERIES, dim=1), masks, strict=True)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

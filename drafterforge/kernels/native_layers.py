@@ -1,6 +1,7 @@
-"""Decoder layers in one call, with layers.h: Python takes as long between two small kernels as a small kernel does.
+"""Decoder layers in one call, with layers.h: for few rows, calling a kernel from Python takes as long as the kernel.
 
-All results have the bits of the single kernels of `native`, so they are batch-invariant.
+A target's results have the bits of its kernels called one by one.  A drafter's heads are rotated by torch elsewhere,
+which may round twice.  All results are batch-invariant.
 Axes: B sequences, T tokens of each, R = B * T rows, S slots that attention reads, H hidden, D head width.
 """
 
@@ -18,11 +19,10 @@ from drafterforge.kernels import native
 from drafterforge.kernels.attention import Heads, additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
-from drafterforge.kernels.native import NATIVE_ROWS, PackedAddition, PackedLinear, Projection, address
+from drafterforge.kernels.native import MOST_QUERIES, NATIVE_ROWS, PackedAddition, PackedLinear, Projection, address
 from drafterforge.kernels.rope import RopeTable
 
-MOST_QUERIES = 64  # of a sequence; the kernels of more are called one by one, in blocks
-OUTSIDE = 1  # what functions of layers.h return if a number lies outside what it counts; 2: no memory
+OUT_OF_RANGE = 1  # what functions of layers.h return then; 2: no memory
 DRAFT_NORMS = ("input_norm", "hidden_norm", "post_norm", "norm")
 DRAFT_PROJECTIONS = ("q", "kv", "out", "gate_up", "down", "head")
 
@@ -83,21 +83,30 @@ class _Layers:
         self.heads, self.eps = heads, eps
         self.any_rows = all(packed.any_rows for packed in self.packed)
 
+    def _require_widths(self, names: Sequence[str], **widths: tuple[int, int]) -> None:
+        """Refuse projections, repeating in the order of `names`, that are not [out, in] as given by name."""
+        for index, packed in enumerate(self.packed):
+            name = names[index % len(names)]
+            out, depth = widths[name]
+            if (packed.out, packed.depth) != (out or packed.out, depth):
+                raise ValueError(f"{name} is [{packed.out}, {packed.depth}], wanted [{out or 'any'}, {depth}]")
+
     def takes(self, tokens: Tensor, queries: int, cache: KeyValueCache | None, mask: Mask | None) -> bool:
-        """Whether a pass of tokens [B, T], `queries` of each row, has few enough of them and a mask for C."""
+        """Whether C computes a pass: of tokens [B, T], of which `queries` of each row attend."""
         if cache is None or self.heads.width % 2 or not (self.any_rows or tokens.numel() <= NATIVE_ROWS):
             return False
         if mask is None:
             begins = cache.slots is None and cache.start == 0 and cache.used == queries
             return queries == 1 or (begins and queries <= MOST_QUERIES)
-        return queries <= MOST_QUERIES and isinstance(mask, Tensor) and mask.is_contiguous()
+        is_additive = isinstance(mask, Tensor) and mask.dtype == torch.float32 and mask.is_contiguous()
+        return queries <= MOST_QUERIES and is_additive and mask.shape[1] == queries
 
     def _passage(
         self, positions: Tensor, queries: int, rope: RopeTable, cache: KeyValueCache, mask: Tensor | None
     ) -> tuple[_Passage, list[Tensor | None]]:
-        """The passage, and the tensors to keep while it is used.
+        """The passage, and the tensors to keep until C returns: it holds only addresses.
 
-        positions: [B, T].  mask: None: of texts that begin in this pass, or of one query, which reads all slots.
+        positions: [B, T].  mask: None: one query of each row reads all slots, or texts begin in this pass (causal).
         """
         batch, length = positions.shape
         data, width = cache.active, self.heads.width
@@ -151,8 +160,19 @@ class PackedDecoder(_Layers):
         """layers: packed."""
         linears = [linear for layer in layers for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
         super().__init__(linears, heads, eps)
+        self.hidden, gated, width = self.packed[0].depth, self.packed[3].depth, heads.queries * heads.width
+        self._require_widths(
+            ("qkv", "out", "gate_up", "down"),
+            qkv=(width + 2 * heads.keys * heads.width, self.hidden),
+            out=(self.hidden, width),
+            gate_up=(2 * gated, self.hidden),
+            down=(self.hidden, gated),
+        )
         self.gains = [
-            [_contiguous(gain) for gain in (layer.input_norm, layer.post_norm, layer.q_norm, layer.k_norm)]
+            [
+                *(_gain(gain, self.hidden) for gain in (layer.input_norm, layer.post_norm)),
+                *(_gain(gain, heads.width) for gain in (layer.q_norm, layer.k_norm)),
+            ]
             for layer in layers
         ]
         by_kind = [[packed.projection for packed in self.packed[first::4]] for first in range(4)]
@@ -172,11 +192,12 @@ class PackedDecoder(_Layers):
     ) -> Tensor:
         """Apply the layers to x [R, H], in place; inputs of the tapped layers side by side, [R, len(taps) * H].
 
-        positions: [B, T].  mask: see `native.attention`; None: of texts that begin in this pass.
+        positions: [B, T].  mask: see `native.attention`; None: one query of each row reads all slots, or texts begin in
+        this pass (causal).
         """
-        rows, hidden = positions.numel(), self.packed[0].depth
+        rows, hidden = positions.numel(), self.hidden
         native.require(x, (rows, hidden))
-        passage, tensors = self._passage(positions, positions.shape[1], rope, cache, mask)
+        passage, _tensors = self._passage(positions, positions.shape[1], rope, cache, mask)
         features = torch.empty(rows, len(taps) * hidden)
         tapped = (c_int64 * len(taps))(*taps)
         failed = native.library().df_decoder(
@@ -190,7 +211,7 @@ class PackedDecoder(_Layers):
             features.data_ptr(),
             torch.get_num_threads(),
         )
-        _check(failed, tensors)
+        _check(failed, passage.slots)
         return features
 
 
@@ -209,7 +230,20 @@ class PackedDraftLayer(_Layers):
     ) -> None:
         """embedding: [V, H].  linears: those of DRAFT_PROJECTIONS, packed.  gains: those of DRAFT_NORMS, [H]."""
         super().__init__([linears[name] for name in DRAFT_PROJECTIONS], heads, eps)
-        self.parameters = [part.contiguous() for part in (embedding, *(gains[name] for name in DRAFT_NORMS))]
+        width, keys, gated = heads.queries * heads.width, 2 * heads.keys * heads.width, self.packed[4].depth
+        self.hidden, self.num_logits = self.packed[2].out, self.packed[5].out
+        self._require_widths(
+            DRAFT_PROJECTIONS,
+            q=(width, 2 * self.hidden),
+            kv=(keys, 2 * self.hidden),
+            out=(self.hidden, width),
+            gate_up=(2 * gated, self.hidden),
+            down=(self.hidden, gated),
+            head=(0, self.hidden),
+        )
+        embedding = embedding.contiguous()
+        native.require(embedding, (len(embedding), self.hidden))
+        self.parameters = [embedding, *(_gain(gains[name], self.hidden) for name in DRAFT_NORMS)]
         projections = [packed.projection for packed in self.packed]
         self.layer = _DraftLayer(
             *map(address, self.parameters), *projections, len(embedding), norm_before_residual, norm_output
@@ -231,10 +265,10 @@ class PackedDraftLayer(_Layers):
         hidden: [B, K, H]; token t reads row origin[b, t] of it, without origin row t.  positions: [B, T].  cache: of
         one layer.  mask: see `native.attention`, of those tokens.  rows: their indices, [R'] int64; None: all R tokens.
         """
-        batch, width = len(tokens), self.packed[2].out
+        batch = len(tokens)
         tokens, hidden = tokens.contiguous(), hidden.contiguous()
         native.require(tokens, tuple(positions.shape), torch.long)
-        native.require(hidden, (batch, hidden.shape[1], width))
+        native.require(hidden, (batch, hidden.shape[1], self.hidden))
         origin = None if origin is None else origin.contiguous()
         if origin is not None:
             native.require(origin, tuple(positions.shape), torch.long)
@@ -243,8 +277,8 @@ class PackedDraftLayer(_Layers):
             native.require(rows, (count,), torch.long)
         if count % batch or count > tokens.numel():
             raise ValueError(f"wanted at most {tokens.numel()} tokens, as many of each of {batch} rows, got {count}")
-        passage, tensors = self._passage(positions, count // batch, rope, cache, mask)
-        out, logits = torch.empty(count, width), torch.empty(count, self.packed[5].out)
+        passage, _tensors = self._passage(positions, count // batch, rope, cache, mask)
+        out, logits = torch.empty(count, self.hidden), torch.empty(count, self.num_logits)
         failed = native.library().df_draft_layer(
             ctypes.addressof(self.layer),
             ctypes.addressof(passage),
@@ -259,19 +293,23 @@ class PackedDraftLayer(_Layers):
             logits.data_ptr(),
             torch.get_num_threads(),
         )
-        _check(failed, tensors)
+        _check(failed, passage.slots)
         return out, logits
 
 
-def _contiguous(gain: Tensor | None) -> Tensor | None:
-    return None if gain is None else gain.contiguous()
+def _gain(gain: Tensor | None, width: int) -> Tensor | None:
+    if gain is None:
+        return None
+    gain = gain.contiguous()
+    native.require(gain, (width,))
+    return gain
 
 
-def _check(failed: int, tensors: list[Tensor | None]) -> None:
-    """Raise what a function of layers.h reports.  tensors: tensors that it has read, which lived until now."""
-    if failed == OUTSIDE:
+def _check(failed: int, slots: int) -> None:
+    """Raise what a function of layers.h reports.  slots: of the cache."""
+    if failed == OUT_OF_RANGE:
         raise IndexError(
-            f"a slot lies outside the cache's {tensors[0].shape[4]}, or a token, position or origin is none"
+            f"a token, position, origin or row is out of range, or a slot is not one of the cache's {slots}"
         )
     if failed:
         raise MemoryError("no memory for the layers of a pass")

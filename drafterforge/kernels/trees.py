@@ -139,7 +139,7 @@ def walk(
 
 
 def pack_walks(parents: Tensor, path: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
-    """For each row its nodes without padding, its walk's length, the walk and the tokens after its nodes.
+    """For each row: number of nodes without padding, length of the walk, the walk, the token after each of its nodes.
 
     parents: of the trees, [B, T].  path, tokens: [B, D + 1].  lengths: [B].  Returns [B, 2 + 2 (D + 1)].
     """

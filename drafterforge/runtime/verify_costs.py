@@ -41,7 +41,7 @@ class VerifyCosts:
         self.slope = (self.seconds[-1] - self.seconds[-2]) / (nodes[-1] - nodes[-2])  # of a node beyond the last
         self.correction: dict[int, float] = {}  # by number of rows
         self.weight: dict[int, int] = {}  # cycles that each correction averages
-        self.more: dict[tuple[int, int], tuple[list[float], float]] = {}  # of `of_more_nodes`, by the table alone
+        self.added: dict[tuple[int, int], tuple[list[float], float]] = {}  # of `of_more_nodes`, before corrections
 
     def of(self, num_nodes: int, rows: int) -> float:
         """Seconds of a pass with `num_nodes` nodes in all, of a batch of `rows`."""
@@ -50,17 +50,20 @@ class VerifyCosts:
 
     def of_each(self, num_nodes: np.ndarray, rows: int) -> np.ndarray:
         """As `of`, of several passes."""
+        return self._measured(num_nodes) * self._factor(rows)
+
+    def _measured(self, num_nodes: np.ndarray) -> np.ndarray:
         beyond = np.maximum(num_nodes - self.nodes[-1], 0)
-        return (self.table[num_nodes - beyond] + beyond * self.slope) * self._factor(rows)
+        return self.table[num_nodes - beyond] + beyond * self.slope
 
     def of_more_nodes(self, rows: int, most: int) -> tuple[list[float], float]:
-        """Seconds that a tree of 1 to `most` nodes for every row takes beyond the roots, and the fewest for a node."""
-        if (rows, most) not in self.more:
-            seconds = self.of_each(rows * np.arange(1, most + 1), rows) / self._factor(rows)
+        """Seconds that trees of 1 to `most` nodes for each row add to those of roots alone; the least for a node."""
+        if (rows, most) not in self.added:
+            seconds = self._measured(rows * np.arange(1, most + 1))
             each = (seconds[1:] - seconds[0]) / np.arange(1, most)
-            self.more[rows, most] = (seconds - seconds[0]).tolist(), float(each.min(initial=np.inf))
-        (seconds, least), factor = self.more[rows, most], self._factor(rows)
-        return [factor * more for more in seconds], factor * least
+            self.added[rows, most] = (seconds - seconds[0]).tolist(), float(each.min(initial=np.inf))
+        (seconds, least), factor = self.added[rows, most], self._factor(rows)
+        return [factor * added for added in seconds], factor * least
 
     def learn(self, num_nodes: int, rows: int, seconds: float) -> None:
         """Correct the costs by a cycle."""

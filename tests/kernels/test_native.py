@@ -22,7 +22,7 @@ from tests.models import FAMILIES, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 
 compiled = pytest.mark.skipif(native.library() is None, reason=f"no compiled kernels: {native.why_not()}")
-counting = pytest.mark.skipif(not native.multiplies_bytes(), reason="no AVX512-VNNI")
+eight_bit = pytest.mark.skipif(not native.multiplies_bytes(), reason="no AVX512-VNNI")
 rounding = pytest.mark.skipif(not native.multiplies_bfloat16(), reason="no AVX512-BF16")
 
 
@@ -108,7 +108,7 @@ def test_inputs_are_not_rounded_where_weights_are_no_bfloat16_numbers_or_the_pro
     assert native.PackedLinear(weight, None, rounds=True)(x).equal(native.PackedLinear(weight, None)(x))
 
 
-@counting
+@eight_bit
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("out", "depth"), [(64, 48), (70, 28), (1, 4), (33, 576), (96, 1152)])
 def test_bytes_are_multiplied_exactly_in_any_number_of_rows(out, depth, bias):
@@ -118,7 +118,7 @@ def test_bytes_are_multiplied_exactly_in_any_number_of_rows(out, depth, bias):
         torch.randn(31, depth),
     )
     weight[0], x[3] = 0.0, 0.0  # no step
-    layer, added = native.PackedLinear(weight, offset, coarse=True), torch.randn(31, out)
+    layer, added = native.PackedLinear(weight, offset, int8=True), torch.randn(31, out)
     assert layer.size == 1 and layer.any_rows
     product = layer(x)
     counts = layer.packed.transpose(1, 2).reshape(-1, depth)[:out].double()  # of steps, of each weight
@@ -132,24 +132,38 @@ def test_bytes_are_multiplied_exactly_in_any_number_of_rows(out, depth, bias):
     for rows in (*range(1, 14), 24, 25):
         assert layer(x[:rows]).equal(product[:rows])
     torch.testing.assert_close(layer(x, added), product + added)
-    many = FrozenLinear(weight, offset, coarse=True)(x.repeat(10, 1))  # more than NATIVE_ROWS
+    beyond = layer.packed.transpose(1, 2).reshape(-1, depth)[out:]
+    assert not beyond.any() and not layer.offsets[out:].any() and not layer.offsets[0]
+    many = FrozenLinear(weight, offset, int8=True)(x.repeat(10, 1))  # more than NATIVE_ROWS
     assert many.equal(product.repeat(10, 1))
 
 
-@counting
+@eight_bit
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_stays_so_and_tiny_numbers_count_as_none(odd):
+    layer, x = native.PackedLinear(torch.randn(40, 36).bfloat16().float(), None, int8=True), torch.randn(3, 36)
+    expected = layer(x)
+    x[1, 17] = odd
+    x = torch.cat((x, torch.full((1, 36), 1e-38)))
+    product = layer(x)
+    assert product[1].isnan().all() and not product[3].any()
+    assert product[0].equal(expected[0]) and product[2].equal(expected[2])
+
+
+@eight_bit
 def test_an_addition_to_bytes_is_not_rounded():
     weight, down, up = torch.randn(70, 48).bfloat16().float(), torch.randn(4, 48), torch.randn(70, 4)
-    base, x = native.PackedLinear(weight, None, coarse=True), torch.randn(5, 48)
+    base, x = native.PackedLinear(weight, None, int8=True), torch.randn(5, 48)
     torch.testing.assert_close(native.PackedAddition(base, down, up)(x), base(x) + x @ down.T @ up.T)
 
 
 @compiled
 def test_weights_are_kept_where_they_are_no_bfloat16_numbers_or_the_processor_multiplies_no_bytes(monkeypatch):
     weight = torch.randn(8, 16)
-    assert native.PackedLinear(weight, None, coarse=True).size == 4
-    assert native.PackedLinear(weight.bfloat16().float()[:, :14], None, coarse=True).size == 2
+    assert native.PackedLinear(weight, None, int8=True).size == 4
+    assert native.PackedLinear(weight.bfloat16().float()[:, :14], None, int8=True).size == 2
     monkeypatch.setattr(native, "multiplies_bytes", lambda: False)
-    assert native.PackedLinear(weight.bfloat16().float(), None, coarse=True).size == 2
+    assert native.PackedLinear(weight.bfloat16().float(), None, int8=True).size == 2
 
 
 @compiled
@@ -294,6 +308,16 @@ def test_a_query_gets_the_same_bits_alone_and_among_others(width, count):
 
 
 @compiled
+def test_packed_walks_equal_those_of_torch():
+    parents = torch.tensor([[0, 0, 1, 3], [0, 0, 0, 2]])  # the first tree has a node of padding
+    path, tokens, lengths = torch.tensor([[0, 1, 2], [0, 2, 0]]), torch.randint(0, 99, (2, 3)), torch.tensor([3, 2])
+    packed = NATIVE.pack_walks(parents, path, lengths, tokens)
+    assert packed.equal(TORCH.pack_walks(parents, path, lengths, tokens)) and packed[:, 0].tolist() == [3, 4]
+    shared = torch.zeros(1, 3, dtype=torch.long).expand(2, -1)
+    assert NATIVE.pack_walks(parents, shared, lengths, tokens).equal(TORCH.pack_walks(parents, shared, lengths, tokens))
+
+
+@compiled
 def test_what_would_be_read_past_or_misread_is_refused():
     layer, good = native.PackedLinear(torch.randn(8, 6), None), torch.randn(3, 6)
     for wrong in (torch.randn(3, 5), good.double(), good.bfloat16(), torch.randn(6, 3).t(), torch.randn(3, 12)[:, ::2]):
@@ -330,6 +354,8 @@ def test_what_would_be_read_past_or_misread_is_refused():
             native_trees.walk(nodes, torch.tensor(parents), torch.tensor([[5, 6, 0]]), levels)
     with pytest.raises(ValueError, match=r"wanted torch.int64 \[1, 3\]"):
         native_trees.walk(nodes, nodes.int(), nodes, 2)
+    with pytest.raises(ValueError, match=r"wanted torch.int64 \[1, 3\]"):
+        native_trees.pack_walks(nodes, nodes, torch.tensor([1]), nodes[:, :2].contiguous())
     with pytest.raises(ValueError, match="a node before its parent"):
         native_trees.ancestors(torch.tensor([[0, 2, 1]]))
     with pytest.raises(ValueError, match=r"wanted torch.int64 \[1\]"):

@@ -27,11 +27,15 @@ def random_adapter(drafter, rank: int, names: tuple[str, ...] = ("fc", "q_proj",
     }
 
 
-def lora_drafters(target, count: int, **changes: object) -> list[FusedDrafter]:
-    """A generalist and LoRA experts of it, with different ranks and projections."""
+def lora_drafters(target, count: int, dtype: torch.dtype = torch.float32, **changes: object) -> list[FusedDrafter]:
+    """A generalist and LoRA experts of it, with different ranks and projections.
+
+    dtype: the weights are numbers of it, in float32.
+    """
     drafter = tiny_drafter(target, **changes)
     if changes:
         uneven(drafter)
+    drafter.to(dtype).float()
     generalist = FusedDrafter(drafter, target.backbone.embedding)
     kinds = [("fc", "q_proj", "v_proj", "up_proj", "lm_head"), ("k_proj", "gate_proj", "down_proj"), ("o_proj",)]
     adapters = [random_adapter(drafter, 2 + n % 3, kinds[n % 3]) for n in range(count - 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -260,6 +261,18 @@ def test_nodes_are_verified_while_they_exceed_their_price():
     assert likeliest(evidence, 9, 2, prices=[0.0, 0.1, 0.2, 1.2, 2.2, 3.2]).tokens == [1, 2]
     assert likeliest(evidence, 9, 2, prices=[0.0, 2.0, 2.1, 2.2, 2.3, 3.2]).tokens == [1, 2, 3, 4]  # pays as a whole
     assert likeliest(evidence, 9, 2, prices=[0.0, 9.0, 9.0, 9.0, 9.0]).tokens == []
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_seconds_of_more_nodes_follow_the_corrections(rows):
+    costs = VerifyCosts((1, 2, 4, 16), (0.010, 0.011, 0.015, 0.031))
+    for _ in range(3):
+        expected = costs.of_each(rows * np.arange(1, 21), rows)
+        seconds, least = costs.of_more_nodes(rows, 20)
+        np.testing.assert_allclose(seconds, expected - expected[0])
+        np.testing.assert_allclose(least, ((expected - expected[0])[1:] / np.arange(1, 20)).min())
+        costs.learn(4, rows, 0.030)
+    assert costs.of_more_nodes(rows, 1) == ([0.0], math.inf)
 
 
 def test_costs_follow_the_machine():

@@ -42,7 +42,7 @@ class FusedDrafter(DecodingPass, Drafter):
         self.spec, self.embedding, self.generalist = drafter.spec, embedding, None
         self.linears: dict[str, FrozenLinear | AdaptedLinear] = {
             name: FrozenLinear(
-                torch.cat([self._cast(drafter.get_submodule(part).weight) for part in parts]), coarse=name != "fc"
+                torch.cat([self._cast(drafter.get_submodule(part).weight) for part in parts]), int8=name != "fc"
             )
             for name, parts in PROJECTIONS.items()
         }

@@ -202,6 +202,11 @@ def check_spec(spec: DrafterSpec, source: str) -> None:
         value = getattr(spec, name)
         if type(value) is not int or not 0 < value <= LARGEST:
             raise ArtifactError(f"{source}: {name} is {shorten(value)}, wanted a number from 1 to {LARGEST}")
+    if spec.hidden_size != spec.target_hidden_size:
+        raise ArtifactError(
+            f"{source}: hidden_size is {spec.hidden_size}, target_hidden_size {spec.target_hidden_size}; wanted the "
+            "same number, because the drafter reads the target's embedding"
+        )
     if spec.num_heads % spec.num_key_heads or spec.head_dim % 2 or spec.num_heads * spec.head_dim > LARGEST:
         raise ArtifactError(
             f"{source}: {spec.num_heads} heads, {spec.num_key_heads} key heads, head_dim {spec.head_dim}; wanted "
