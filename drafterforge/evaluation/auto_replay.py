@@ -18,7 +18,7 @@ from drafterforge.replay.auto_play import replay_answer
 from drafterforge.runtime.engine import Engine
 from drafterforge.runtime.pool import Pool
 from drafterforge.runtime.rows import TIMED, Cycle, Generation
-from drafterforge.runtime.verify_costs import VerifyCosts
+from drafterforge.runtime.verify_costs import Correction, VerifyCosts
 
 LEAST_CYCLES = 8  # of a number of nodes, to know its seconds
 
@@ -44,7 +44,7 @@ class StreamCosts:
         costs = VerifyCosts(self.nodes, self.seconds)
         if cycles:
             expected = sum(costs.of(cycle.num_nodes, 1) for cycle in cycles)
-            costs.correction[1] = sum(map(passing_s, cycles)) / expected
+            costs.corrections[1] = Correction(sum(map(passing_s, cycles)) / expected)
         return costs
 
 

@@ -28,55 +28,82 @@ NODES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128)
 CONTEXT = 128  # tokens before the measured nodes
 REPEATS = 6  # passes of each number of nodes, in turn
 MOST_SECONDS = 8.0  # after which no further turn begins
-HORIZON = 24  # cycles over which the correction averages
+HORIZON = 24  # cycles over which the factor averages
+NODE_HORIZON = 400  # cycles over which the seconds of a node average
+NODE_PRIOR = 400.0  # squared deviations of the number of nodes that count for the table
+LEAST_SHARE = 0.25  # of the table, that a pass takes at least
 MOST_CORRECTION = 8.0  # a single cycle that took longer than this multiple counts as this multiple
 
 
+class Correction:
+    """How the passes of recent cycles differ from those of a table: by a factor, and by seconds for each node.
+
+    The factor follows the load of the machine.  If the memory has become slower, all passes take longer by as many
+    seconds, and not by as large a share: then a node costs less than the table times the factor.
+    """
+
+    def __init__(self, factor: float = 1.0) -> None:
+        """factor: until cycles are known."""
+        self.factor, self.cycles = factor, 0
+        self.mean_nodes, self.largest = 1.0, 1
+        self.spread, self.product = 0.0, 0.0  # sums of squared deviations of nodes, and of nodes times seconds
+
+    def learn(self, nodes: int, table: float, seconds: float) -> None:
+        """table: seconds of a pass with so many nodes by the table; seconds: that one took."""
+        expected = self.of(nodes, table)
+        seconds = min(seconds, MOST_CORRECTION * expected)
+        self.cycles = min(self.cycles + 1, HORIZON)
+        self.factor += self.factor * (seconds / expected - 1.0) / self.cycles
+        self.mean_nodes += (nodes - self.mean_nodes) / self.cycles
+        self.largest = max(self.largest, nodes)
+        decay, deviation = 1.0 - 1.0 / NODE_HORIZON, nodes - self.mean_nodes
+        self.spread = decay * self.spread + deviation**2
+        self.product = decay * self.product + deviation * (seconds / self.factor - table)
+
+    @property
+    def node_s(self) -> float:
+        """Seconds of a node beyond those of the table, before the factor; may be negative."""
+        return self.product / (self.spread + NODE_PRIOR)
+
+    def of(self, nodes: int, table: float) -> float:
+        """Seconds of a pass, of which the table has `table`."""
+        known = min(nodes, self.largest)  # farther nodes are of larger trees, of which these cycles say nothing
+        return self.factor * max(table + (known - self.mean_nodes) * self.node_s, LEAST_SHARE * table)
+
+
 class VerifyCosts:
-    """Seconds of a pass: those measured at first, times the recent cycles' ratio of measured to expected seconds."""
+    """Seconds of a pass: those measured at first, corrected by recent cycles of as many rows."""
 
     def __init__(self, nodes: tuple[int, ...], seconds: tuple[float, ...]) -> None:
         self.nodes, self.seconds = nodes, np.maximum.accumulate(seconds)
         self.table = np.interp(np.arange(nodes[-1] + 1), nodes, self.seconds)  # by number of nodes
         self.slope = (self.seconds[-1] - self.seconds[-2]) / (nodes[-1] - nodes[-2])  # of a node beyond the last
-        self.correction: dict[int, float] = {}  # by number of rows
-        self.weight: dict[int, int] = {}  # cycles that each correction averages
-        self.added: dict[tuple[int, int], tuple[list[float], float]] = {}  # of `of_more_nodes`, before corrections
+        self.corrections: dict[int, Correction] = {}  # by number of rows
 
     def of(self, num_nodes: int, rows: int) -> float:
         """Seconds of a pass with `num_nodes` nodes in all, of a batch of `rows`."""
-        beyond = max(num_nodes - self.nodes[-1], 0)
-        return float(self.table[num_nodes - beyond] + beyond * self.slope) * self._factor(rows)
+        return self._correction(rows).of(num_nodes, self._measured(num_nodes))
 
-    def of_each(self, num_nodes: np.ndarray, rows: int) -> np.ndarray:
-        """As `of`, of several passes."""
-        return self._measured(num_nodes) * self._factor(rows)
-
-    def _measured(self, num_nodes: np.ndarray) -> np.ndarray:
-        beyond = np.maximum(num_nodes - self.nodes[-1], 0)
-        return self.table[num_nodes - beyond] + beyond * self.slope
-
-    def of_more_nodes(self, rows: int, most: int) -> tuple[list[float], float]:
-        """Seconds that trees of 1 to `most` nodes for each row add to those of roots alone; the least for a node."""
-        if (rows, most) not in self.added:
-            seconds = self._measured(rows * np.arange(1, most + 1))
-            each = (seconds[1:] - seconds[0]) / np.arange(1, most)
-            self.added[rows, most] = (seconds - seconds[0]).tolist(), float(each.min(initial=np.inf))
-        (seconds, least), factor = self.added[rows, most], self._factor(rows)
-        return [factor * added for added in seconds], factor * least
+    def of_trees(self, rows: int, most: int) -> list[float]:
+        """Seconds of passes with trees of 1 to `most` nodes for each row."""
+        correction = self._correction(rows)
+        return [correction.of(nodes, self._measured(nodes)) for nodes in range(rows, rows * most + 1, rows)]
 
     def learn(self, num_nodes: int, rows: int, seconds: float) -> None:
         """Correct the costs by a cycle."""
-        factor = self._factor(rows)
-        ratio = seconds / (self.of(num_nodes, rows) / factor)
-        self.weight[rows] = min(self.weight.get(rows, 0) + 1, HORIZON)
-        self.correction[rows] = factor + (min(ratio, MOST_CORRECTION * factor) - factor) / self.weight[rows]
+        if rows not in self.corrections:
+            self.corrections[rows] = Correction(self._correction(rows).factor)
+        self.corrections[rows].learn(num_nodes, self._measured(num_nodes), seconds)
 
-    def _factor(self, rows: int) -> float:
-        """Correction of a batch size; of a new one, that of the nearest."""
-        if not self.correction:
-            return 1.0
-        return self.correction.get(rows) or self.correction[min(self.correction, key=lambda count: abs(count - rows))]
+    def _measured(self, num_nodes: int) -> float:
+        beyond = max(num_nodes - self.nodes[-1], 0)
+        return float(self.table[num_nodes - beyond] + beyond * self.slope)
+
+    def _correction(self, rows: int) -> Correction:
+        """Of a batch size; of a new one, the factor of the nearest."""
+        if rows in self.corrections or not self.corrections:
+            return self.corrections.get(rows) or Correction()
+        return Correction(self.corrections[min(self.corrections, key=lambda count: abs(count - rows))].factor)
 
 
 @dataclass(frozen=True)
@@ -130,7 +157,7 @@ def _costs(seconds: Mapping[str, float]) -> VerifyCosts:
 def measure(target: Target, invariant: bool = False) -> dict[int, float]:
     """Seconds of a pass for every number of nodes of `NODES` that half of the target's context holds.
 
-    They are the fastest of several passes, which other programs have disturbed the least; cycles correct for the load.
+    They are medians of several passes; cycles correct for the load of the machine.
     """
     context = min(CONTEXT, target.max_positions // 2)
     sizes = [count for count in NODES if count <= max(target.max_positions // 2, 2)]
@@ -146,7 +173,7 @@ def measure(target: Target, invariant: bool = False) -> dict[int, float]:
             if time.perf_counter() - began > MOST_SECONDS and turn:
                 break
             seconds[count].append(_time_pass(target, cache, context, count, invariant))
-    return {count: min(times) for count, times in seconds.items()}
+    return {count: float(np.median(times)) for count, times in seconds.items()}
 
 
 def _time_pass(target: Target, cache: object, context: int, count: int, invariant: bool) -> float:

@@ -208,9 +208,8 @@ class Worth:
 
     def _assumed_net(self, rows: int) -> float:
         """Tokens that drafting adds beyond its seconds, before any cycle is known: of chains, by their length."""
-        lengths = np.arange(1, len(ASSUMED_TOKENS) + 1)
-        verifying = self.costs.of_each(rows * (lengths + 1), rows) - self.costs.of(rows, rows)
-        drafting = ASSUMED_DRAFTING * self.costs.of(1, 1)
+        seconds = np.array(self.costs.of_trees(rows, len(ASSUMED_TOKENS) + 1))
+        verifying, drafting = seconds[1:] - seconds[0], ASSUMED_DRAFTING * self.costs.of(1, 1)
         return float((np.array(ASSUMED_TOKENS) - self.rate(rows) / rows * (verifying + drafting)).max())
 
     def rate(self, rows: int) -> float:
@@ -266,10 +265,10 @@ class Worth:
         """
         rate = self.rate(num_rows)
         calibration = min(row.calibration for row in drafting)
-        seconds, least = self.costs.of_more_nodes(num_rows, num_tokens)
-        price = rate / (num_rows * calibration)
-        least = min(max(price * least, LEAST_PROBABILITY), 0.5)
-        return CycleLimits(self, drafting, rate, least, [price * more for more in seconds], drafter)
+        seconds = self.costs.of_trees(num_rows, num_tokens)
+        prices = [rate * (more - seconds[0]) / (num_rows * calibration) for more in seconds]
+        least = min((price / nodes for nodes, price in enumerate(prices[1:], start=1)), default=1.0)
+        return CycleLimits(self, drafting, rate, min(max(least, LEAST_PROBABILITY), 0.5), prices, drafter)
 
     def learn(self, rows: Sequence[RowWorth], record: CycleRecord, limits: Sequence[CycleLimits] = ()) -> None:
         """Learn from a finished cycle.  limits: of its drafted trees."""

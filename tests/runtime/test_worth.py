@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -264,15 +263,22 @@ def test_nodes_are_verified_while_they_exceed_their_price():
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_seconds_of_more_nodes_follow_the_corrections(rows):
+def test_seconds_of_trees_are_those_of_their_nodes(rows):
     costs = VerifyCosts((1, 2, 4, 16), (0.010, 0.011, 0.015, 0.031))
     for _ in range(3):
-        expected = costs.of_each(rows * np.arange(1, 21), rows)
-        seconds, least = costs.of_more_nodes(rows, 20)
-        np.testing.assert_allclose(seconds, expected - expected[0])
-        np.testing.assert_allclose(least, ((expected - expected[0])[1:] / np.arange(1, 20)).min())
+        assert costs.of_trees(rows, 20) == [costs.of(rows * nodes, rows) for nodes in range(1, 21)]
         costs.learn(4, rows, 0.030)
-    assert costs.of_more_nodes(rows, 1) == ([0.0], math.inf)
+        costs.learn(8, rows, 0.045)
+
+
+@pytest.mark.parametrize(("base", "node"), [(0.020, 0.001), (0.010, 0.004), (0.030, 0.002), (0.010, 0.0)])
+def test_the_seconds_of_a_node_are_learned_apart_from_the_load(base, node):
+    costs, rng = VerifyCosts((1, 16), (0.010, 0.040)), np.random.default_rng(0)  # 2 ms a node
+    for nodes in rng.integers(1, 12, 300):
+        costs.learn(int(nodes), 1, (base + node * (nodes - 1)) * rng.uniform(0.95, 1.05))
+    assert costs.of(11, 1) - costs.of(1, 1) == pytest.approx(10 * node, abs=0.003)
+    assert costs.of(4, 1) == pytest.approx(base + 3 * node, rel=0.1)
+    assert costs.of(16, 1) > costs.of(11, 1)  # as in the table: no cycle had as many nodes
 
 
 def test_costs_follow_the_machine():

@@ -64,7 +64,7 @@ def test_seconds_are_those_of_the_machine_that_reads_them(learned, tmp_path):
     save_state(learned, tmp_path / "state")
     slow = new_worth(slower=3.0)
     load_state(slow, tmp_path / "state")
-    expected = 3.0 * slow.costs.of(1, 1) / 0.030 * 0.005 / learned.costs.correction[1]
+    expected = 3.0 * slow.costs.of(1, 1) / 0.030 * 0.005 / learned.costs.corrections[1].factor
     assert slow.neural_s.value == pytest.approx(expected)
     for mean, of_learned in (
         (slow.arms.read_s, learned.arms.read_s),
