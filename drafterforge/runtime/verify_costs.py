@@ -67,8 +67,8 @@ class Correction:
 
     def of(self, nodes: int, table: float) -> float:
         """Seconds of a pass, of which the table has `table`."""
-        known = min(nodes, self.largest)  # farther nodes are of larger trees, of which these cycles say nothing
-        return self.factor * max(table + (known - self.mean_nodes) * self.node_s, LEAST_SHARE * table)
+        measured = min(nodes, self.largest)  # these cycles say nothing of larger trees
+        return self.factor * max(table + (measured - self.mean_nodes) * self.node_s, LEAST_SHARE * table)
 
 
 class VerifyCosts:
