@@ -18,6 +18,16 @@ import torch
 NODE_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 
+class RecordedLayer:
+    """Stands for a drafter's packed layer and head, see `native_layers`."""
+
+    def __init__(self, layer: Any, compute: Callable[..., Any]) -> None:
+        self.takes, self.compute = layer.takes, compute
+
+    def __call__(self, *args: Any) -> Any:
+        return self.compute(*args)
+
+
 class Recorder:
     """Records the forward passes of target and drafter while an engine decodes, to run them again without it."""
 
@@ -28,6 +38,8 @@ class Recorder:
         for model, names in ((target, ("forward", "logits")), (drafter, ("layer", "logits", "fuse"))):
             for name in names:
                 setattr(model, name, self._wrap(getattr(model, name)))
+        if drafter.packed is not None:
+            drafter.packed = RecordedLayer(drafter.packed, self._wrap(drafter.packed))
 
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
