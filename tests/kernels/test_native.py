@@ -22,8 +22,15 @@ from tests.models import FAMILIES, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
 
 compiled = pytest.mark.skipif(native.library() is None, reason=f"no compiled kernels: {native.why_not()}")
-eight_bit = pytest.mark.skipif(not native.multiplies_bytes(), reason="no AVX512-VNNI")
+eight_bit = pytest.mark.usefixtures("multiplies_bytes")
 rounding = pytest.mark.skipif(not native.multiplies_bfloat16(), reason="no AVX512-BF16")
+
+
+@pytest.fixture
+def multiplies_bytes() -> None:
+    """Asked in each test: test_native_compiler.py runs them with several libraries."""
+    if not native.multiplies_bytes():
+        pytest.skip("no AVX512-VNNI")
 
 
 def without(monkeypatch) -> None:
