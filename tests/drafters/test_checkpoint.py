@@ -218,6 +218,12 @@ def test_a_damaged_config_is_refused(drafter, saved, content):
     refusal(saved, drafter.embedding)
 
 
+@pytest.mark.parametrize("hidden", [16, 64])
+def test_another_width_than_the_target_s_is_refused(drafter, saved, hidden):
+    edit(saved, hidden_size=hidden)
+    assert f"hidden_size is {hidden}, target_hidden_size 32; wanted the same" in refusal(saved, drafter.embedding)
+
+
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Eagle3Speculator"])
 def test_another_architecture_is_named(drafter, saved, architecture):
     edit(saved, architectures=[architecture])
