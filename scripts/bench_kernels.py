@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from drafterforge.kernels import native
+from drafterforge.kernels import native, native_linear
 from drafterforge.targets.device import describe_device
 
 import torch
@@ -103,14 +103,14 @@ def multipliers(weights: list[Tensor]) -> dict[str, list[Callable[[Tensor], Tens
     """For each way of this machine, functions that multiply with each of the weights."""
     representable = [weight.bfloat16().float() for weight in weights]  # exactly, in bfloat16
     ways = {
-        HALF: [native.PackedLinear(weight, None) for weight in representable],
-        FULL: [native.PackedLinear(weight, None) for weight in weights],
+        HALF: [native_linear.PackedLinear(weight, None) for weight in representable],
+        FULL: [native_linear.PackedLinear(weight, None) for weight in weights],
         "torch": [lambda x, w=weight: F.linear(x, w) for weight in weights],
     }
     if native.multiplies_bfloat16():
-        ways[PRODUCTS] = [native.PackedLinear(weight, None, rounds=True) for weight in representable]
+        ways[PRODUCTS] = [native_linear.PackedLinear(weight, None, rounds=True) for weight in representable]
     if native.multiplies_bytes():
-        ways[BYTES] = [native.PackedLinear(weight, None, int8=True) for weight in representable]
+        ways[BYTES] = [native_linear.PackedLinear(weight, None, int8=True) for weight in representable]
     if hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         packed = [torch.ops.mkldnn._reorder_linear_weight(weight, None) for weight in weights]
         multiply = torch.ops.mkldnn._linear_pointwise

@@ -20,6 +20,7 @@ from drafterforge.kernels import (
     native,
     native_kernels,
     native_layers,
+    native_linear,
     native_trees,
     norm,
     trees,
@@ -30,7 +31,7 @@ from drafterforge.kernels.candidates import Candidates
 from drafterforge.kernels.masks import Mask
 from drafterforge.kernels.native_layers import PackedDraftLayer
 
-PackLinear = Callable[[Tensor, Tensor | None, bool, bool], native.PackedLinear | None]
+PackLinear = Callable[[Tensor, Tensor | None, bool, bool], native_linear.PackedLinear | None]
 PackDecoder = Callable[[Sequence[native_layers.DecoderLayer], Heads, float], native_layers.PackedDecoder | None]
 PackDraftLayer = Callable[
     [Tensor, Mapping[str, native_layers.Linear], Mapping[str, Tensor], Heads, float, bool, bool],
@@ -118,8 +119,8 @@ NATIVE = Kernels(
     native_trees.NativeCandidates,
     low_rank.add_low_rank,
     low_rank.add_expert_low_rank,
-    pack_linear=native.PackedLinear,
-    pack_decoder=native_layers.PackedDecoder,
+    pack_linear=native_linear.PackedLinear,
+    pack_decoder=native_layers.pack_decoder,
     pack_draft_layer=native_layers.PackedDraftLayer,
     pack_mlp=native.PackedMLP,
     prompt_chunk=32,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafterforge.kernels import native
+from drafterforge.kernels import native_linear
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.invariant import MAX_ROWS, RowPlan, find_plan, trial_data
@@ -119,7 +119,7 @@ class FrozenLinear:
         return self.native is not None and self._suits_native(x) and x.is_contiguous()
 
     def _suits_native(self, x: Tensor) -> bool:
-        return self.native.any_rows or x.numel() <= native.NATIVE_ROWS * x.shape[-1]
+        return self.native.any_rows or x.numel() <= native_linear.NATIVE_ROWS * x.shape[-1]
 
     @property
     def plan(self) -> RowPlan:
@@ -165,7 +165,7 @@ class AdaptedLinear:
 
     def __init__(self, base: FrozenLinear, low: LowRankAddition) -> None:
         self.base, self.low = base, low
-        self.native = None if base.native is None else native.PackedAddition(base.native, low.down, low.up)
+        self.native = None if base.native is None else native_linear.PackedAddition(base.native, low.down, low.up)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [..., in]."""

@@ -18,7 +18,6 @@ from ctypes import c_float, c_int, c_long, c_void_p
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.errors import ConfigError
@@ -29,8 +28,6 @@ INCLUDED = (SOURCE.with_name("threads.h"), SOURCE.with_name("layers.h"))
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-pthread", "-shared", "-fPIC")
 COMPILER_SECONDS = 120
 MOST_QUERIES = 64  # of a sequence, that `attention` gets at once
-MOST_BYTES = 65536  # inputs of a layer of 8 bits, whose sums must fit 32
-NATIVE_ROWS = 256  # rows up to which native.c is faster than BLAS in float32 (AVX-512, AVX2), see bench_kernels.py
 SIGNATURES: dict[str, tuple] = {
     "df_panel": (),
     "df_has_pairs": (),
@@ -164,6 +161,11 @@ def require(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float3
         )
 
 
+def address(tensor: Tensor | None) -> int:
+    """Where a tensor's numbers are; 0: there is none."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
 def multiplies_bfloat16() -> bool:
     """Whether `PackedLinear` can multiply in bfloat16, which needs AVX512-BF16."""
     return library() is not None and bool(library().df_has_pairs())
@@ -172,100 +174,6 @@ def multiplies_bfloat16() -> bool:
 def multiplies_bytes() -> bool:
     """Whether `PackedLinear` can multiply numbers of 8 bits, which needs AVX512-VNNI."""
     return library() is not None and bool(library().df_has_bytes())
-
-
-class Projection(ctypes.Structure):
-    """A linear layer as C reads it."""
-
-    _fields_ = (
-        *((name, c_void_p) for name in ("packed", "down", "up", "bias", "scales", "offsets")),
-        *((name, c_long) for name in ("depth", "columns", "rank")),
-        *((name, c_int) for name in ("size", "down_size", "up_size", "rounds")),
-    )
-
-
-def address(tensor: Tensor | None) -> int:
-    """Where a tensor's numbers are; 0: there is none."""
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-class PackedLinear:
-    """Weights [out, in] packed in the order of `df_project`; as bfloat16 if that is exact for every weight."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, rounds: bool = False, int8: bool = False) -> None:
-        """rounds: round inputs to bfloat16 and multiply in it, adding in float32, if the processor can.
-
-        int8: round inputs, and weights that are bfloat16 numbers, to 8 bits and multiply these, if the processor can.
-        """
-        self.out, self.depth = weight.shape
-        half = self.depth % 2 == 0 and bool((weight.bfloat16().to(weight.dtype) == weight).all())
-        self.size = 2 if half else 4  # bytes of a weight
-        if int8 and half and self.depth % 4 == 0 and self.depth <= MOST_BYTES and multiplies_bytes():
-            self.size = 1
-        self.rounds = rounds and self.size == 2 and multiplies_bfloat16()
-        self.bias = None if bias is None else bias.contiguous()
-        self.scales = self.offsets = None
-        self.packed = self._pack_bytes(weight) if self.size == 1 else self._pack(weight.contiguous())
-        parts = address(self.packed), 0, 0, *map(address, (self.bias, self.scales, self.offsets))
-        self.projection = Projection(*parts, self.depth, self.out, 0, self.size, 0, 0, self.rounds)
-
-    @property
-    def any_rows(self) -> bool:
-        """Whether any number of rows is computed here, because torch would round differently."""
-        return self.rounds or self.size == 1
-
-    def _pack(self, weight: Tensor) -> Tensor:
-        panel = library().df_panel()
-        columns = -(-self.out // panel) * panel
-        packed = torch.empty(columns * self.depth * self.size // 4, dtype=torch.int32)
-        pack = library().df_pack_half if self.size == 2 else library().df_pack_full
-        pack(weight.data_ptr(), packed.data_ptr(), self.out, self.depth)
-        return packed
-
-    def _pack_bytes(self, weight: Tensor) -> Tensor:
-        """[out / panel, in / 4, panel, 4], in steps of a 127th of each column's largest magnitude."""
-        panel = library().df_panel()
-        weight = F.pad(weight.float(), (0, 0, 0, -self.out % panel))
-        largest = weight.abs().amax(dim=1)
-        steps = (weight * (127.0 / largest.clamp(min=1e-30))[:, None]).round()
-        self.scales, self.offsets = largest / 127.0, (128.0 * steps.double().sum(dim=1)).int()
-        return steps.to(torch.int8).view(-1, panel, self.depth // 4, 4).transpose(1, 2).contiguous()
-
-    def __call__(self, x: Tensor, added: Tensor | None = None) -> Tensor:
-        """x @ weight.T (+ bias) (+ added) for contiguous x [N, in] and added [N, out]."""
-        return project(self.projection, x, added)
-
-
-class PackedAddition:
-    """Packed weights with a low-rank addition."""
-
-    def __init__(self, base: PackedLinear, down: Tensor, up: Tensor) -> None:
-        """down: [r, in].  up: [out, r]."""
-        if (down.shape[1], up.shape) != (base.depth, (base.out, down.shape[0])):
-            raise ValueError(f"{list(up.shape)} @ {list(down.shape)} cannot be added to [{base.out}, {base.depth}]")
-        self.base, self.down, self.up = base, PackedLinear(down, None), PackedLinear(up, None)
-        self.out, self.depth, self.any_rows = base.out, base.depth, base.any_rows
-        of, parts = base.projection, (base.packed, self.down.packed, self.up.packed)
-        sizes = base.size, self.down.size, self.up.size
-        rest = of.bias, of.scales, of.offsets, base.depth, base.out, self.down.out
-        self.projection = Projection(*map(address, parts), *rest, *sizes, base.rounds)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x @ (weight + up @ down).T (+ bias) for contiguous x [N, in]."""
-        return project(self.projection, x)
-
-
-def project(by: Projection, x: Tensor, added: Tensor | None = None) -> Tensor:
-    """What a packed layer makes of contiguous x [N, in] (+ added), [N, out]."""
-    rows = x.shape[0]
-    require(x, (rows, by.depth))
-    if added is not None:
-        require(added, (rows, by.columns))
-    out = torch.empty(rows, by.columns)
-    arguments = ctypes.addressof(by), x.data_ptr(), address(added), out.data_ptr(), rows, torch.get_num_threads()
-    if library().df_project(*arguments):
-        raise MemoryError(f"a linear layer of {rows} rows")
-    return out
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,8 @@ from drafterforge.kernels import native
 from drafterforge.kernels.attention import Heads, additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
-from drafterforge.kernels.native import MOST_QUERIES, NATIVE_ROWS, PackedAddition, PackedLinear, Projection, address
+from drafterforge.kernels.native import MOST_QUERIES, address
+from drafterforge.kernels.native_linear import NATIVE_ROWS, PackedAddition, PackedLinear, Projection
 from drafterforge.kernels.rope import RopeTable
 
 OUT_OF_RANGE = 1  # what functions of layers.h return then; 2: no memory
@@ -295,6 +296,17 @@ class PackedDraftLayer(_Layers):
         )
         _check(failed, passage.slots)
         return out, logits
+
+
+def pack_decoder(layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> PackedDecoder | None:
+    """None if some weights have another dtype, which torch then computes in, kernel by kernel."""
+    linears = [linear for layer in layers for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+    gains = [gain for layer in layers for gain in (layer.input_norm, layer.post_norm, layer.q_norm, layer.k_norm)]
+    if any(linear.native is None for linear in linears) or any(
+        gain is not None and gain.dtype != torch.float32 for gain in gains
+    ):
+        return None
+    return PackedDecoder(layers, heads, eps)
 
 
 def _gain(gain: Tensor | None, width: int) -> Tensor | None:

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 
 from drafterforge.config.target import TargetConfig
 from drafterforge.drafters.eagle3.lora import LowRank
-from drafterforge.kernels import native, native_trees
+from drafterforge.kernels import native, native_linear, native_trees
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import KERNELS, NATIVE, TORCH, kernels_of
 from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
-from drafterforge.kernels.native import NATIVE_ROWS
+from drafterforge.kernels.native_linear import NATIVE_ROWS
 from drafterforge.targets import device as device_room
 from drafterforge.targets.load import Target, load_target, wrap_model
 from tests.models import FAMILIES, tiny_model, tiny_target
@@ -62,7 +62,7 @@ def grouped_attention(q, *rest):
 def test_a_linear_layer_equals_the_definition_in_any_number_of_rows(out, depth, bias, half):
     weight, offset, x = torch.randn(out, depth), torch.randn(out) if bias else None, torch.randn(31, depth)
     weight = weight.bfloat16().float() if half else weight
-    layer, added = native.PackedLinear(weight, offset), torch.randn(31, out)
+    layer, added = native_linear.PackedLinear(weight, offset), torch.randn(31, out)
     assert layer.size == (2 if half and depth % 2 == 0 else 4)
     reference = F.linear(x.double(), weight.double(), None if offset is None else offset.double())
     product = layer(x)
@@ -80,7 +80,7 @@ def test_an_addition_equals_the_definition_in_any_number_of_rows(out, depth, ran
     parts = [torch.randn(out, depth), torch.randn(rank, depth), torch.randn(out, rank)]
     weight, down, up = [part.bfloat16().float() if half else part for part in parts]
     offset, x = torch.randn(out) if bias else None, torch.randn(31, depth)
-    layer = native.PackedAddition(native.PackedLinear(weight, offset), down, up)
+    layer = native_linear.PackedAddition(native_linear.PackedLinear(weight, offset), down, up)
     reference = F.linear(x.double(), weight.double() + up.double() @ down.double())
     reference = reference if offset is None else reference + offset.double()
     product = layer(x)
@@ -94,7 +94,11 @@ def test_an_addition_equals_the_definition_in_any_number_of_rows(out, depth, ran
 @pytest.mark.parametrize(("out", "depth"), [(64, 48), (70, 30), (1, 2), (33, 576), (200, 1538)])
 def test_rounded_inputs_are_multiplied_by_bfloat16_weights_in_any_number_of_rows(out, depth, bias):
     weight, offset = torch.randn(out, depth).bfloat16().float(), torch.randn(out) if bias else None
-    layer, x, added = native.PackedLinear(weight, offset, rounds=True), torch.randn(31, depth), torch.randn(31, out)
+    layer, x, added = (
+        native_linear.PackedLinear(weight, offset, rounds=True),
+        torch.randn(31, depth),
+        torch.randn(31, out),
+    )
     assert layer.size == 2 and layer.rounds
     reference = F.linear(x.bfloat16().double(), weight.double(), None if offset is None else offset.double())
     product = layer(x)
@@ -109,10 +113,10 @@ def test_rounded_inputs_are_multiplied_by_bfloat16_weights_in_any_number_of_rows
 @compiled
 def test_inputs_are_not_rounded_where_weights_are_no_bfloat16_numbers_or_the_processor_cannot(monkeypatch):
     weight, x = torch.randn(40, 24), torch.randn(5, 24)
-    assert native.PackedLinear(weight, None, rounds=True)(x).equal(native.PackedLinear(weight, None)(x))
+    assert native_linear.PackedLinear(weight, None, rounds=True)(x).equal(native_linear.PackedLinear(weight, None)(x))
     monkeypatch.setattr(native, "multiplies_bfloat16", lambda: False)
     weight = weight.bfloat16().float()
-    assert native.PackedLinear(weight, None, rounds=True)(x).equal(native.PackedLinear(weight, None)(x))
+    assert native_linear.PackedLinear(weight, None, rounds=True)(x).equal(native_linear.PackedLinear(weight, None)(x))
 
 
 @eight_bit
@@ -125,7 +129,7 @@ def test_bytes_are_multiplied_exactly_in_any_number_of_rows(out, depth, bias):
         torch.randn(31, depth),
     )
     weight[0], x[3] = 0.0, 0.0  # no step
-    layer, added = native.PackedLinear(weight, offset, int8=True), torch.randn(31, out)
+    layer, added = native_linear.PackedLinear(weight, offset, int8=True), torch.randn(31, out)
     assert layer.size == 1 and layer.any_rows
     product = layer(x)
     counts = layer.packed.transpose(1, 2).reshape(-1, depth)[:out].double()  # of steps, of each weight
@@ -148,7 +152,7 @@ def test_bytes_are_multiplied_exactly_in_any_number_of_rows(out, depth, bias):
 @eight_bit
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_stays_so_and_tiny_numbers_count_as_none(odd):
-    layer, x = native.PackedLinear(torch.randn(40, 36).bfloat16().float(), None, int8=True), torch.randn(3, 36)
+    layer, x = native_linear.PackedLinear(torch.randn(40, 36).bfloat16().float(), None, int8=True), torch.randn(3, 36)
     expected = layer(x)
     x[1, 17] = odd
     x = torch.cat((x, torch.full((1, 36), 1e-38)))
@@ -160,26 +164,26 @@ def test_what_is_not_finite_stays_so_and_tiny_numbers_count_as_none(odd):
 @eight_bit
 def test_an_addition_to_bytes_is_not_rounded():
     weight, down, up = torch.randn(70, 48).bfloat16().float(), torch.randn(4, 48), torch.randn(70, 4)
-    base, x = native.PackedLinear(weight, None, int8=True), torch.randn(5, 48)
-    torch.testing.assert_close(native.PackedAddition(base, down, up)(x), base(x) + x @ down.T @ up.T)
+    base, x = native_linear.PackedLinear(weight, None, int8=True), torch.randn(5, 48)
+    torch.testing.assert_close(native_linear.PackedAddition(base, down, up)(x), base(x) + x @ down.T @ up.T)
 
 
 @compiled
 def test_weights_are_kept_where_they_are_no_bfloat16_numbers_or_the_processor_multiplies_no_bytes(monkeypatch):
     weight = torch.randn(8, 16)
-    assert native.PackedLinear(weight, None, int8=True).size == 4
-    assert native.PackedLinear(weight.bfloat16().float()[:, :14], None, int8=True).size == 2
+    assert native_linear.PackedLinear(weight, None, int8=True).size == 4
+    assert native_linear.PackedLinear(weight.bfloat16().float()[:, :14], None, int8=True).size == 2
     monkeypatch.setattr(native, "multiplies_bytes", lambda: False)
-    assert native.PackedLinear(weight.bfloat16().float(), None, int8=True).size == 2
+    assert native_linear.PackedLinear(weight.bfloat16().float(), None, int8=True).size == 2
 
 
 @compiled
 def test_a_projection_with_an_addition_is_left_to_torch_where_it_is_none_for_the_kernels(monkeypatch):
     base, low = FrozenLinear(torch.randn(40, 24)), LowRank(torch.randn(4, 24), torch.randn(4, 40).t())
     layer, native_calls = AdaptedLinear(base, low), []
-    plain = native.PackedAddition.__call__
+    plain = native_linear.PackedAddition.__call__
     monkeypatch.setattr(
-        native.PackedAddition, "__call__", lambda *arguments: native_calls.append(0) or plain(*arguments)
+        native_linear.PackedAddition, "__call__", lambda *arguments: native_calls.append(0) or plain(*arguments)
     )
     weight = base.weight + low.delta()
     several = torch.randn(2, 3, 24), torch.randn(6, 48)[:, ::2], torch.randn(NATIVE_ROWS + 1, 24), torch.randn(5, 24)
@@ -195,15 +199,17 @@ def test_a_projection_with_an_addition_is_left_to_torch_where_it_is_none_for_the
 @compiled
 def test_weights_that_are_bfloat16_numbers_take_half_the_bytes():
     weight = torch.randn(64, 48)
-    exact, full = native.PackedLinear(weight.bfloat16().float(), None), native.PackedLinear(weight, None)
+    exact, full = native_linear.PackedLinear(weight.bfloat16().float(), None), native_linear.PackedLinear(weight, None)
     assert 2 * exact.packed.nbytes == full.packed.nbytes == weight.nbytes
 
 
 @compiled
 def test_many_rows_are_left_to_blas_and_few_are_not(monkeypatch):
     layer, native_calls = FrozenLinear(torch.randn(40, 24)), []
-    plain = native.PackedLinear.__call__
-    monkeypatch.setattr(native.PackedLinear, "__call__", lambda *arguments: native_calls.append(0) or plain(*arguments))
+    plain = native_linear.PackedLinear.__call__
+    monkeypatch.setattr(
+        native_linear.PackedLinear, "__call__", lambda *arguments: native_calls.append(0) or plain(*arguments)
+    )
     for rows in (1, NATIVE_ROWS, NATIVE_ROWS + 1):
         x = torch.randn(rows, 24)
         torch.testing.assert_close(layer(x), F.linear(x, layer.weight), rtol=1e-5, atol=1e-5)
@@ -326,17 +332,17 @@ def test_packed_walks_equal_those_of_torch():
 
 @compiled
 def test_what_would_be_read_past_or_misread_is_refused():
-    layer, good = native.PackedLinear(torch.randn(8, 6), None), torch.randn(3, 6)
+    layer, good = native_linear.PackedLinear(torch.randn(8, 6), None), torch.randn(3, 6)
     for wrong in (torch.randn(3, 5), good.double(), good.bfloat16(), torch.randn(6, 3).t(), torch.randn(3, 12)[:, ::2]):
         with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 6\] on cpu, contiguous; got "):
             layer(wrong)
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 8\]"):
         layer(good, torch.randn(3, 7))
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 6\] on cpu"):
-        native.PackedAddition(layer, torch.randn(2, 6), torch.randn(8, 2))(torch.randn(3, 5))
+        native_linear.PackedAddition(layer, torch.randn(2, 6), torch.randn(8, 2))(torch.randn(3, 5))
     for down, up in (((2, 5), (8, 2)), ((2, 6), (7, 2)), ((2, 6), (8, 3))):
         with pytest.raises(ValueError, match=r"cannot be added to \[8, 6\]"):
-            native.PackedAddition(layer, torch.randn(down), torch.randn(up))
+            native_linear.PackedAddition(layer, torch.randn(down), torch.randn(up))
     cache, q = cached(1, 2, 10, 8), torch.randn(1, 3, 4, 8)
     keys, values = cache.data[0, 0], cache.data[0, 1]
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[1, 3, 10\]"):

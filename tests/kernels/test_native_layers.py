@@ -12,8 +12,9 @@ from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.propose import layer_and_head, new_draft_cache
 from drafterforge.kernels import native
 from drafterforge.kernels.attention import additive
+from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.native import MOST_QUERIES
-from drafterforge.kernels.native_layers import PackedDecoder, PackedDraftLayer
+from drafterforge.kernels.native_layers import PackedDecoder, PackedDraftLayer, pack_decoder
 from drafterforge.targets.load import Target, wrap_model
 from tests.models import FAMILIES, NORMS, tiny_drafter, tiny_model, tiny_target
 from tests.runtime.drafters import lora_drafters
@@ -184,6 +185,15 @@ def test_other_shapes_are_refused():
     ):
         with pytest.raises(ValueError, match="wanted"):
             draft(**changes)
+
+
+def test_a_layer_of_another_dtype_is_left_to_its_kernels():
+    backbone = tiny_target("qwen3").backbone
+    layer = backbone.layers[0]
+    assert pack_decoder([layer], backbone.heads, 1e-5) is not None
+    unpacked = FrozenLinear(layer.out.weight.double())
+    for changes in ({"out": unpacked}, {"q_norm": layer.q_norm.double()}):
+        assert pack_decoder([layer, replace(layer, **changes)], backbone.heads, 1e-5) is None
 
 
 def test_weights_of_other_widths_are_refused():

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from drafterforge.kernels import native
+from drafterforge.kernels import native, native_linear
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 MS = 1_000_000  # nanoseconds
@@ -94,7 +94,7 @@ def test_a_short_wait_rests_nobody(threads, waited):
 
 @compiled
 def test_the_number_of_threads_changes_no_bit(num_threads):
-    x, layer = torch.randn(7, 576), native.PackedLinear(torch.randn(700, 576), torch.randn(700))
+    x, layer = torch.randn(7, 576), native_linear.PackedLinear(torch.randn(700, 576), torch.randn(700))
     q, k, v = torch.randn(1, 16, 8, 64), torch.randn(1, 2, 300, 64), torch.randn(1, 2, 300, 64)
     mask = torch.zeros(1, 16, 300)
     results = []
@@ -109,7 +109,7 @@ def test_the_number_of_threads_changes_no_bit(num_threads):
 @compiled
 def test_several_callers_at_once_get_their_own_results(num_threads):
     num_threads(2)
-    layers = [native.PackedLinear(torch.randn(600, 576), None) for _ in range(4)]
+    layers = [native_linear.PackedLinear(torch.randn(600, 576), None) for _ in range(4)]
     x = torch.randn(3, 576)
     outputs = [layer(x) for layer in layers]
     with ThreadPoolExecutor(len(layers)) as executor:
@@ -122,9 +122,9 @@ def test_several_callers_at_once_get_their_own_results(num_threads):
 def test_a_forked_process_computes_without_the_threads_of_its_parent():
     code = """
 import os, torch
-from drafterforge.kernels import native
+from drafterforge.kernels import native_linear
 torch.set_num_threads(2)
-layer, x = native.PackedLinear(torch.randn(600, 576), None), torch.randn(3, 576)
+layer, x = native_linear.PackedLinear(torch.randn(600, 576), None), torch.randn(3, 576)
 wanted = layer(x)
 child = os.fork()
 if child == 0:
