@@ -123,7 +123,7 @@ NATIVE = Kernels(
     pack_decoder=native_layers.pack_decoder,
     pack_draft_layer=native_layers.PackedDraftLayer,
     pack_mlp=native.PackedMLP,
-    prompt_chunk=32,
+    prompt_chunk=48,
 )
 
 

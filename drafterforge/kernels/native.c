@@ -43,6 +43,7 @@
 #define AHEAD 1024                 /* 4-byte numbers between weights read and weights prefetched, */
 #define NEAR 256                   /* or this many, if the second-level cache was asked for them before, */
 #define FAR 8192                   /* which is asked this many bytes ahead; see `ask` */
+#define SOON 16                    /* slots between keys read and keys prefetched */
 #define BUSY 8                     /* rows of a tile from which arithmetic takes longer than reading */
 #define SMALL 40000                /* multiplications below which a second core does not pay */
 
@@ -975,6 +976,25 @@ static long slots_read(const float *masks[LANES], long used) {
     return used;
 }
 
+/* How many slots all of LANES queries read unmasked, from the first on.  Queries of a token have the same mask. */
+static long slots_open(const float *masks[LANES], long used) {
+    const float *last = NULL;
+    for (int lane = 0; lane < LANES && masks[lane]; lane++) {
+        if (masks[lane] == last) continue;
+        last = masks[lane];
+        long slot = 0;
+        for (; slot + LANES <= used; slot += LANES) {
+            const ints masked = *(const vec *)(last + slot) != (vec){0};
+            int some = 0;
+            for (int part = 0; part < LANES; part++) some |= masked[part];
+            if (some) break;
+        }
+        while (slot < used && last[slot] == 0.f) slot++;
+        used = slot;
+    }
+    return used;
+}
+
 /* LANES queries of one key head: computes scores [used, LANES], overwrites them with weights, then sums values. */
 static void attend(const float *queries[LANES], const float *masks[LANES], float *results[LANES], const float *keys,
                    const float *values, long width, long used, float scale, vec *scores, vec *turned) {
@@ -985,6 +1005,10 @@ static void attend(const float *queries[LANES], const float *masks[LANES], float
     long slot = 0;
     for (; slot + 8 <= used; slot += 8) {
         const float *key = keys + slot * width;
+        for (long at = 0; at < 8 * width; at += 16) {
+            __builtin_prefetch(key + SOON * width + at);
+            __builtin_prefetch(values + slot * width + at);
+        }
         vec acc[8];
 #pragma GCC unroll 8
         for (int part = 0; part < 8; part++) acc[part] = (vec){0};
@@ -1001,9 +1025,9 @@ static void attend(const float *queries[LANES], const float *masks[LANES], float
         for (long at = 0; at < width; at++) acc = fused(spread(keys[slot * width + at]), turned[at], acc);
         scores[slot] = acc;
     }
-    for (int lane = 0; lane < LANES; lane++)
-        if (masks[lane])
-            for (long at = 0; at < used; at++) ((float *)&scores[at])[lane] += masks[lane][at];
+    const long open = slots_open(masks, used);
+    for (int lane = 0; lane < LANES && masks[lane]; lane++)
+        for (long at = open; at < used; at++) ((float *)&scores[at])[lane] += masks[lane][at];
     vec highest = scores[0];
     for (long at = 1; at < used; at++) {
         const ints more = scores[at] > highest;
