@@ -192,12 +192,11 @@ class SoloGroup(DrafterGroup):
 
         If the proposer reads no features, the tokens stand in for them.
         """
-        tokens = [torch.cat(row) for row in self.unread]
-        counts = [len(part) for part in tokens]
-        padded = features = pad_sequence(tokens, batch_first=True)
+        counts = [sum(map(len, row)) for row in self.unread]
+        padded = features = _padded(self.unread)
         if self.proposer.reads_features:
-            features = pad_sequence([torch.cat(row) for row in self.unread_features], batch_first=True)
-        self.unread, self.unread_features = [[] for _ in tokens], [[] for _ in tokens]
+            features = _padded(self.unread_features)
+        self.unread, self.unread_features = [[] for _ in counts], [[] for _ in counts]
         return padded, features, counts
 
     def draft(
@@ -213,6 +212,12 @@ class SoloGroup(DrafterGroup):
         self.catch_up()
         draft = self.proposer.draft_with_proposals if proposals else self.proposer.draft_rows
         return draft(rows, root, shape)
+
+
+def _padded(rows: Sequence[Sequence[Tensor]]) -> Tensor:
+    """The rows [B, A, ...] of these parts, padded; most often one row of one part, of which nothing is copied."""
+    joined = [row[0] if len(row) == 1 else torch.cat(list(row)) for row in rows]
+    return joined[0][None] if len(joined) == 1 else pad_sequence(joined, batch_first=True)
 
 
 class GroupProposer(SoloProposer):

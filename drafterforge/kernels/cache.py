@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drafterforge.kernels import native
 from drafterforge.kernels.devices import on_gpu
 
 BLOCK = 256  # slots
@@ -159,17 +160,6 @@ class KeyValueCache:
         used = stored[:, :, :, : self.used]
         return used[0], used[1]
 
-    def move(self, sources: Tensor, start: int) -> None:
-        """Copy slots `sources` [A] to [start, start + A) in every row and layer.
-
-        sources: ascending, none before its destination.
-        """
-        data = self.active
-        if on_gpu(data.device):
-            data[:, :, :, :, start : start + sources.numel()] = data[:, :, :, :, sources]
-        else:
-            _copy_one_by_one(data.permute(4, 0, 1, 2, 3, 5), sources.tolist(), range(start, start + sources.numel()))
-
     def move_rows(self, rows: list[int], sources: list[int], destinations: list[int]) -> None:
         """Copy slot sources[i] of row rows[i] to destinations[i] in every layer.
 
@@ -178,6 +168,8 @@ class KeyValueCache:
         if on_gpu(self.data.device):
             row, source, destination = (torch.tensor(x, device=self.data.device) for x in (rows, sources, destinations))
             self.data[:, :, row, :, destination] = self.data[:, :, row, :, source]
+        elif native.library() is not None:
+            native.move_slots(self.data, rows, sources, destinations)
         else:
             slots = self.data.permute(2, 4, 0, 1, 3, 5)
             _copy_one_by_one(slots, list(zip(rows, sources, strict=True)), list(zip(rows, destinations, strict=True)))

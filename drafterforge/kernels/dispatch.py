@@ -6,8 +6,10 @@ implementation is a `Kernels` and a line in `_choose`; code outside this room do
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from drafterforge.kernels import (
     native_kernels,
     native_layers,
     native_linear,
+    native_retrieval,
     native_trees,
     norm,
     trees,
@@ -30,6 +33,7 @@ from drafterforge.kernels.attention import AttendLayer, Heads
 from drafterforge.kernels.candidates import Candidates
 from drafterforge.kernels.masks import Mask
 from drafterforge.kernels.native_layers import PackedDraftLayer
+from drafterforge.kernels.native_retrieval import LookUpSpec, SuffixArray
 
 PackLinear = Callable[[Tensor, Tensor | None, bool, bool], native_linear.PackedLinear | None]
 PackDecoder = Callable[[Sequence[native_layers.DecoderLayer], Heads, float], native_layers.PackedDecoder | None]
@@ -37,6 +41,7 @@ PackDraftLayer = Callable[
     [Tensor, Mapping[str, native_layers.Linear], Mapping[str, Tensor], Heads, float, bool, bool],
     PackedDraftLayer | None,
 ]
+LookUp = Callable[[array, SuffixArray | None, LookUpSpec, int], tuple[Tensor, Tensor]]
 PackMLP = Callable[[Tensor, Tensor, float, Sequence[tuple[Tensor, Tensor]]], native.PackedMLP | None]
 
 
@@ -151,6 +156,18 @@ def kernels_of(x: Tensor) -> Kernels:
 def tree_kernels(x: Tensor) -> Kernels:
     """The kernels for trees on the device of x, whose scores are float32."""
     return KERNELS[x.device.type, torch.float32]
+
+
+class RetrievalKernels(NamedTuple):
+    """Retrieval, which the host computes whatever the target's device is; see `native_retrieval`."""
+
+    look_up: LookUp
+    likeliest: Callable[..., tuple[list[int], list[int], list[int], list[float]]]
+
+
+def retrieval_kernels() -> RetrievalKernels | None:
+    """None without native.c: then callers compute in Python."""
+    return RetrievalKernels(native_retrieval.look_up, native_retrieval.likeliest) if is_compiled() else None
 
 
 def is_compiled() -> bool:

@@ -938,6 +938,23 @@ int df_rotate_and_store(float *qkv, const float *cosines, const float *sines, lo
     return 0;
 }
 
+/* Copies slot from[i] of row rows[i] to slot to[i], one after the other, in each plane: a layer's keys or values.
+ *
+ * data: [planes, num_rows, heads, slots, width] bytes; strides in bytes.  Returns 1 if a row or slot is out of range. */
+int df_move(char *data, long planes, long plane_stride, long num_rows, long row_stride, long heads, long slots,
+            long width, const int64_t *rows, const int64_t *from, const int64_t *to, long count) {
+    for (long at = 0; at < count; at++)
+        if (rows[at] < 0 || rows[at] >= num_rows || from[at] < 0 || from[at] >= slots || to[at] < 0 || to[at] >= slots)
+            return 1;
+    for (long plane = 0; plane < planes; plane++)
+        for (long at = 0; at < count; at++)
+            for (long head = 0; head < heads && from[at] != to[at]; head++) {
+                char *row = data + plane * plane_stride + rows[at] * row_stride + head * slots * width;
+                memcpy(row + to[at] * width, row + from[at] * width, width);
+            }
+    return 0;
+}
+
 /* ---- attention ----------------------------------------------------------------------------------------------- */
 
 /* Sums of values under four queries' weights [used, LANES]: WIDE * LANES columns at once, or fewer. */
@@ -1111,3 +1128,4 @@ int df_attention(const float *queries, long query_stride, const float *keys, con
 }
 
 #include "layers.h"
+#include "retrieval.h"

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from ctypes import c_float, c_int, c_long, c_void_p
+from ctypes import c_double, c_float, c_int, c_int64, c_long, c_void_p
 from pathlib import Path
 
 import torch
@@ -24,7 +24,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.kernels.processor import processor_features
 
 SOURCE = Path(__file__).with_name("native.c")
-INCLUDED = (SOURCE.with_name("threads.h"), SOURCE.with_name("layers.h"))
+INCLUDED = tuple(SOURCE.with_name(name) for name in ("threads.h", "layers.h", "retrieval.h"))
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-pthread", "-shared", "-fPIC")
 COMPILER_SECONDS = 120
 MOST_QUERIES = 64  # of a sequence, that `attention` gets at once
@@ -54,6 +54,7 @@ SIGNATURES: dict[str, tuple] = {
     "df_rms_norm": (c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_float),
     "df_swiglu": (c_void_p, c_void_p, c_long, c_long, c_int),
     "df_rotate_and_store": (*[c_void_p] * 3, *[c_long] * 5, c_void_p, c_void_p, c_long, c_long, c_void_p, c_long),
+    "df_move": (c_void_p, *[c_long] * 7, *[c_void_p] * 3, c_long),
     "df_attention": (
         *(c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_void_p, c_long, c_void_p),
         *([c_long] * 6),
@@ -67,9 +68,17 @@ SIGNATURES: dict[str, tuple] = {
         *(*[c_void_p] * 5, c_long, c_void_p, *[c_long] * 4, c_float, c_float),
         *(c_void_p, c_void_p, c_int),
     ),
+    "df_look_up": (
+        *(c_void_p, c_long, c_void_p, c_long, c_void_p, c_void_p, c_long),
+        *(*[c_long] * 3, *[c_double] * 3, c_long, c_void_p, c_void_p),
+    ),
+    "df_likeliest": (
+        *(c_void_p, c_void_p, c_long, c_long, c_double, c_double, c_long, c_long, c_double),
+        *(*[c_void_p] * 3, c_long, c_double, c_void_p, c_long, *[c_void_p] * 4),
+    ),
 }
 
-# functions that return a number: 1 for failure, except for the first three
+# functions that return a number: 1 for failure, except for the first three and those that say how many they wrote
 RETURN = (
     "df_panel",
     "df_has_pairs",
@@ -79,6 +88,9 @@ RETURN = (
     "df_cut",
     "df_decoder",
     "df_draft_layer",
+    "df_likeliest",
+    "df_look_up",
+    "df_move",
     "df_project",
     "df_reads",
     "df_rotate_and_store",
@@ -337,3 +349,17 @@ def rotate_and_store(
     )
     if outside:
         raise IndexError(f"a slot lies outside the cache's {cache.shape[3]}")
+
+
+def move_slots(cache: Tensor, rows: Sequence[int], sources: Sequence[int], destinations: Sequence[int]) -> None:
+    """Copy slot sources[i] of row rows[i] to destinations[i], one after the other; cache: [L, 2, B, Hk, S, D]."""
+    layers, _, batch, heads, slots, width = cache.shape
+    strides, size, count = cache.stride(), cache.element_size(), len(rows)
+    if strides[0] != 2 * strides[1] or strides[3:] != (slots * width, width, 1) or cache.device.type != "cpu":
+        raise ValueError(f"wanted a cache on cpu with its slots side by side, got strides {list(strides)}")
+    if not len(sources) == len(destinations) == count:
+        raise ValueError(f"wanted {count} sources and destinations, got {len(sources)} and {len(destinations)}")
+    planes, places = (2 * layers, strides[1] * size, batch, strides[2] * size, heads, slots), c_int64 * count
+    moved = places(*rows), places(*sources), places(*destinations)
+    if library().df_move(cache.data_ptr(), *planes, width * size, *moved, count):
+        raise IndexError(f"a row is none of the cache's {batch}, or a slot none of its {slots}")

@@ -91,9 +91,6 @@ class ReplayedBatch(Batch):
 class NoKeys:
     """The cache of a target that verifies nothing."""
 
-    def move(self, sources: Tensor, start: int) -> None:
-        """Nothing to move."""
-
     def move_rows(self, rows: list[int], sources: list[int], destinations: list[int]) -> None:
         """Nothing to move."""
 

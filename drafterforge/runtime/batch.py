@@ -252,16 +252,14 @@ class Batch:
 
     def _keep_accepted(self, record: CycleRecord, paths: list[list[int]]) -> None:
         """Move the keys of the accepted nodes to the end of each row's text; set the new roots."""
-        base, counts = self._base, record.counts
-        if len(self.rows) == 1:
-            if paths[0][: counts[0]] != list(range(counts[0])):  # otherwise they are in place
-                self.cache.move(base + record.path[0, : counts[0]], self.rows[0].length)
-        else:
-            rows, sources, destinations = [], [], []
-            for index, (row, path, count) in enumerate(zip(self.rows, paths, counts, strict=True)):
-                rows += [index] * count
-                sources += [base + node for node in path[:count]]
-                destinations += range(row.length, row.length + count)
+        base, counts, rows, sources, destinations = self._base, record.counts, [], [], []
+        for index, (row, path, count) in enumerate(zip(self.rows, paths, counts, strict=True)):
+            if row.length == base and path[:count] == list(range(count)):
+                continue  # they are in place
+            rows += [index] * count
+            sources += [base + node for node in path[:count]]
+            destinations += range(row.length, row.length + count)
+        if rows:
             self.cache.move_rows(rows, sources, destinations)
         last = torch.tensor(counts, device=self.root.device)[:, None] - 1
         self.root = record.next_tokens.gather(1, last)[:, 0]

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from heapq import heappop, heappush
 from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from drafterforge.kernels.dispatch import retrieval_kernels
 from drafterforge.tree.evidence import SEPARATOR, Evidence
 from drafterforge.tree.grow import Proposals, Tree
 
@@ -53,23 +56,23 @@ class Nodes(NamedTuple):
 
 
 class DrafterCandidates(NamedTuple):
-    """An EAGLE-3 drafter's candidates for one row, see `cut_tree`."""
+    """An EAGLE-3 drafter's candidates for one row, see `cut_tree`.  On the host."""
 
-    tokens: Sequence[int] = ()
-    scores: Sequence[float] = ()  # cumulative log-probabilities; -inf is no candidate
-    parents: Sequence[int] = ()  # index of the parent, -1 for the root's children
+    tokens: Tensor  # [P]
+    scores: Tensor  # cumulative log-probabilities, [P] float32; -inf is no candidate
+    parents: Tensor  # index of the parent, -1 for the root's children, [P]
 
     def children(self) -> dict[int | None, dict[int, tuple[float, int]]]:
         """Parent index -> token of a child -> its probability given the parent, and its index."""
         children: dict[int | None, dict[int, tuple[float, int]]] = {}
-        for index, (token, score, parent) in enumerate(zip(*self, strict=True)):
+        scores = self.scores.tolist()
+        for index, (token, score, parent) in enumerate(
+            zip(self.tokens.tolist(), scores, self.parents.tolist(), strict=True)
+        ):
             if score > -math.inf:
-                parent_score = self.scores[parent] if parent >= 0 else 0.0
+                parent_score = scores[parent] if parent >= 0 else 0.0
                 children.setdefault(parent, {})[token] = math.exp(score - parent_score), index
         return children
-
-
-NO_CANDIDATES = DrafterCandidates()
 
 
 def merge_trees(
@@ -79,7 +82,7 @@ def merge_trees(
 
     root: [B].  tokens, scores, parents: [B, P], see `cut_tree`.  Trees of fewer nodes are padded.
     """
-    rows = zip(tokens.tolist(), scores.tolist(), parents.tolist(), retrieval.evidence, strict=True)
+    rows = zip(tokens.cpu(), scores.cpu(), parents.cpu(), retrieval.evidence, strict=True)
     _, trust, min_probability, top_k, prices = retrieval
     return as_tree(
         root,
@@ -95,7 +98,7 @@ def likeliest(
     num_tokens: int,
     top_k: int,
     min_probability: float = 0.0,
-    candidates: DrafterCandidates = NO_CANDIDATES,
+    candidates: DrafterCandidates | None = None,
     trust: float = 1.0,
     prices: Sequence[float] = (),
 ) -> Nodes:
@@ -108,7 +111,23 @@ def likeliest(
     weight of all occurrences, d the doubt.  Where the drafter has candidates it is (w + t d q) / (W + t d), with the
     drafter's probability q and t = `trust`.  Ties go by level, then by order of creation, drafted siblings first.
     """
-    children = candidates.children()
+    if kernels := retrieval_kernels():
+        occurrences = evidence.weights, evidence.ahead, evidence.doubt, evidence.length_weight
+        return Nodes(*kernels.likeliest(*occurrences, num_tokens, top_k, min_probability, candidates, trust, prices))
+    return likeliest_in_python(evidence, num_tokens, top_k, min_probability, candidates, trust, prices)
+
+
+def likeliest_in_python(
+    evidence: Evidence,
+    num_tokens: int,
+    top_k: int,
+    min_probability: float,
+    candidates: DrafterCandidates | None,
+    trust: float,
+    prices: Sequence[float],
+) -> Nodes:
+    """As `likeliest`, without native.c."""
+    children = {} if candidates is None else candidates.children()
     frontier: list[tuple] = []
     nodes: list[tuple[int, int, int, float]] = []  # level, parent, token, probability
     reached, level, parent, candidate, created = 1.0, 0, -1, -1, 0
@@ -118,7 +137,7 @@ def likeliest(
         guesses = children.get(candidate, {})
         doubt = evidence.doubt / evidence.length_weight**level  # here every occurrence matches `level` more tokens
         doubt *= trust if guesses else 1.0
-        total = sum(shares.values()) + doubt
+        total = reduce(add, shares.values(), 0.0) + doubt  # in this order; `sum` compensates for rounding
         best = sorted(shares, key=shares.__getitem__, reverse=True)[:top_k] if len(shares) > 1 else shares
         for token in dict.fromkeys((*guesses, *best)):
             guess, child = guesses.get(token, (0.0, None))
@@ -166,16 +185,14 @@ def split_occurrences(
 def as_tree(root: Tensor, rows: Sequence[Nodes]) -> Tree:
     """Trees below the roots [B], padded to the largest."""
     size = 1 + max(len(row.tokens) for row in rows)
-    parts = [
-        (
-            [token, *row.tokens, *[0] * (size - 1 - len(row.tokens))],
-            [0, *row.parents, *range(1 + len(row.tokens), size)],
-            [0, *row.levels, *[0] * (size - 1 - len(row.tokens))],
-        )
-        for token, row in zip(root.tolist(), rows, strict=True)
-    ]
-    tensors = (torch.tensor(part, device=root.device) for part in zip(*parts, strict=True))
-    return Tree(*tensors, expected=[sum(row.probabilities) for row in rows], proposals=rows)
+    tokens, parents, levels = [], [], []
+    for token, row in zip(root.tolist(), rows, strict=True):
+        padding = [0] * (size - 1 - len(row.tokens))
+        tokens.append([token, *row.tokens, *padding])
+        parents.append([0, *row.parents, *range(1 + len(row.tokens), size)])
+        levels.append([0, *row.levels, *padding])
+    parts = torch.tensor([tokens, parents, levels], device=root.device).unbind()
+    return Tree(*parts, expected=[sum(row.probabilities) for row in rows], proposals=rows)
 
 
 def join_trees(parts: Sequence[tuple[Sequence[int], Tree]], batch: int) -> Tree:

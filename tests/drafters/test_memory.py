@@ -11,7 +11,7 @@ from drafterforge.drafters.retrieval.model import (
     Datastore,
     Retrieval,
     RetrievalSpec,
-    weighted_occurrences,
+    evidence_of,
 )
 
 SPEC = RetrievalSpec()
@@ -100,9 +100,9 @@ def test_occurrences_of_the_memory_add_to_those_of_the_datastore():
     memory, datastore = AnswerMemory(1000), Datastore.build([text(1)])
     context = ContextIndex(SPEC)
     context.append(text(1)[:4])
-    alone = weighted_occurrences(context, datastore, 3)
-    assert weighted_occurrences(context, RememberingDatastore(datastore, memory), 3) == alone
+    alone = evidence_of(context, datastore, 3).occurrences
+    assert evidence_of(context, RememberingDatastore(datastore, memory), 3).occurrences == alone
     memory.add([text(1)])
-    assert weighted_occurrences(context, RememberingDatastore(datastore, memory), 3) == alone * 2
-    assert weighted_occurrences(context, RememberingDatastore(None, memory), 3) == alone
+    assert evidence_of(context, RememberingDatastore(datastore, memory), 3).occurrences == alone * 2
+    assert evidence_of(context, RememberingDatastore(None, memory), 3).occurrences == alone
     assert Retrieval(datastore=RememberingDatastore(None, memory)).datastore.memory is memory

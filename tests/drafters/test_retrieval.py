@@ -13,9 +13,15 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch_file
 
-from drafterforge.drafters.retrieval.model import ContextIndex, Datastore, RetrievalSpec, evidence_of
+from drafterforge.drafters.retrieval.model import (
+    ContextIndex,
+    Datastore,
+    RetrievalSpec,
+    evidence_of,
+    weighted_occurrences,
+)
 from drafterforge.errors import ArtifactError
-from drafterforge.tree.evidence import SEPARATOR
+from drafterforge.tree.evidence import SEPARATOR, Evidence
 from drafterforge.tree.merge import Nodes, likeliest
 
 TOKENS = st.lists(st.integers(0, 2), max_size=40)
@@ -92,6 +98,18 @@ def test_lookup_names_the_longest_matches_of_a_slow_search_and_never_crosses_seq
         assert set(positions) <= set(places)
         room -= len(positions)
     assert not matches
+
+
+@QUICK
+@given(TOKENS, st.none() | SEQUENCES, SPECS, st.integers(0, 5))
+def test_native_c_and_python_find_the_same_occurrences(tokens, sequences, spec, depth):
+    index, store = index_of(tokens, spec), None if sequences is None else Datastore.build(sequences)
+    expected = Evidence.of(weighted_occurrences(index, store, depth), spec.doubt, spec.length_weight).occurrences
+    looked_up = evidence_of(index, store, depth).occurrences
+    assert [weight for weight, _ in looked_up] == [weight for weight, _ in expected]
+    for (_, ahead), (_, slow) in zip(looked_up, expected, strict=True):
+        upto = ahead.index(SEPARATOR) + 1 if SEPARATOR in ahead else depth  # what follows belongs to other sequences
+        assert ahead[:upto] == [*slow, *[SEPARATOR] * depth][:upto]
 
 
 @QUICK

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from drafterforge.kernels import cache as module
+from drafterforge.kernels import native
 from drafterforge.kernels.cache import BLOCK, KeyValueCache, SpareMemory
 
 LIKE = torch.zeros(0, dtype=torch.float32)
@@ -133,10 +134,20 @@ def test_slots_move_as_if_gathered_first() -> None:
     cache.set_slots(0, 9)
     cache.data.copy_(torch.randn_like(cache.data))
     before = cache.data.clone()
-    cache.move(torch.tensor([3, 4, 7]), 3)
-    before[:, :, :, :, 3:6] = before[:, :, :, :, [3, 4, 7]]
-    assert torch.equal(cache.data, before)
     rows, sources, destinations = [0, 0, 2, 2, 2], [5, 7, 2, 4, 6], [5, 6, 2, 3, 4]
     cache.move_rows(rows, sources, destinations)
     before[:, :, rows, :, destinations] = before[:, :, rows, :, sources]
+    assert torch.equal(cache.data, before)
+
+
+@pytest.mark.parametrize(("row", "source", "destination"), [(3, 0, 0), (-1, 0, 0), (0, 9999, 0), (0, 1, -1)])
+def test_slots_outside_the_cache_are_not_moved(row, source, destination) -> None:
+    if native.library() is None:
+        pytest.skip("native.c is not compiled")
+    cache = KeyValueCache(2, 3, 2, 4, torch.float32, "cpu")
+    cache.set_slots(0, 9)
+    cache.data.copy_(torch.randn_like(cache.data))
+    before = cache.data.clone()
+    with pytest.raises(IndexError, match="none of the cache's 3"):
+        cache.move_rows([0, row], [5, source], [4, destination])
     assert torch.equal(cache.data, before)

@@ -195,7 +195,8 @@ def test_moving_slots_equals_gathering_first(sources):
     cache = filled(2, 10)
     reference = cache.data.clone()
     reference[:, :, :, :, 3 : 3 + len(sources)] = reference[:, :, :, :, sources].clone()
-    cache.move(torch.tensor(sources), 3)
+    rows = [row for row in range(2) for _ in sources]
+    cache.move_rows(rows, 2 * sources, 2 * list(range(3, 3 + len(sources))))
     assert torch.equal(cache.data, reference)
 
 

@@ -133,7 +133,7 @@ def test_retrieval_indexes_only_the_committed_text():
         for _ in range(12):
             batch.cycle(engine.shape)
             for index, row in zip(batch.proposer.rows, rows, strict=True):
-                assert index.tokens == row.answer.prompt + row.answer.tokens
+                assert index.tokens.tolist() == row.answer.prompt + row.answer.tokens
 
 
 def test_a_drafting_model_with_a_shorter_context_stops_drafting_and_the_answer_continues():

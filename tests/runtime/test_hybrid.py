@@ -224,9 +224,9 @@ def test_the_drafter_drafts_only_rows_for_which_retrieval_expects_too_few_tokens
 
     hybrid, promising = (
         HybridDrafter(eagle, Retrieval(), min_retrieval_tokens=0.5),
-        Evidence([(90.0, [1, 2])], 4.0, 2.0),
+        Evidence.of([(90.0, [1, 2])], 4.0, 2.0),
     )
-    evidence = [Evidence([], 4.0, 2.0), promising, Evidence([(1.0, [1, 2])], 4.0, 2.0)]
+    evidence = [Evidence.of([], 4.0, 2.0), promising, Evidence.of([(1.0, [1, 2])], 4.0, 2.0)]
     tree = HybridDrafting(hybrid).draft(evidence, torch.tensor([7, 8, 7]), TreeShape(9, 2, 2), draft)
     assert calls == [([0, 2], pytest.approx([1.0, 32 / 33]), 2)]
     assert tree.tokens.tolist() == [[7, 0, 0], [8, 1, 2], [7, 0, 0]]

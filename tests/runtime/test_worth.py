@@ -255,7 +255,7 @@ def test_costs_alone_decide_before_anything_is_known():
 
 
 def test_nodes_are_verified_while_they_exceed_their_price():
-    evidence = Evidence([(9.0, [1, 2, 3, 4])], 1.0, 1.0)  # probabilities 0.9, 0.81, 0.729, 0.656
+    evidence = Evidence.of([(9.0, [1, 2, 3, 4])], 1.0, 1.0)  # probabilities 0.9, 0.81, 0.729, 0.656
     assert likeliest(evidence, 9, 2).tokens == [1, 2, 3, 4]
     assert likeliest(evidence, 9, 2, prices=[0.0, 0.1, 0.2, 1.2, 2.2, 3.2]).tokens == [1, 2]
     assert likeliest(evidence, 9, 2, prices=[0.0, 2.0, 2.1, 2.2, 2.3, 3.2]).tokens == [1, 2, 3, 4]  # pays as a whole

@@ -17,6 +17,7 @@ from drafterforge.tree.merge import (
     as_tree,
     join_trees,
     likeliest,
+    likeliest_in_python,
     merge_trees,
 )
 
@@ -24,6 +25,10 @@ ROOT = 7
 OCCURRENCES = st.lists(
     st.tuples(st.sampled_from([0.5, 1.0, 4.0]), st.lists(st.integers(0, 2), min_size=4, max_size=4)), max_size=6
 )
+
+
+def drafted_by(tokens: list[int], scores: list[float], parents: list[int]) -> DrafterCandidates:
+    return DrafterCandidates(torch.tensor(tokens), torch.tensor(scores), torch.tensor(parents))
 
 
 def draw_drafted(seed: int, size: int) -> DrafterCandidates:
@@ -37,16 +42,16 @@ def draw_drafted(seed: int, size: int) -> DrafterCandidates:
             continue
         score = nodes[parent][1] if parent >= 0 else 0.0
         nodes.append((token, score + math.log(0.1 + 0.2 * float(torch.rand((), generator=generator))), parent))
-    return DrafterCandidates(*(list(part) for part in zip(*nodes, strict=True)))
+    return drafted_by(*(list(part) for part in zip(*nodes, strict=True)))
 
 
 def slow_probabilities(
-    evidence: Evidence, drafted: DrafterCandidates, trust: float, depth: int
+    evidence: Evidence, drafted: DrafterCandidates | None, trust: float, depth: int
 ) -> dict[tuple[int, ...], float]:
     """The probability of every path that drafter or retrieval proposes, by its tokens from the root on."""
     scores: dict[tuple[int, ...], float] = {(): 0.0}
     paths: list[tuple[int, ...]] = []
-    for token, score, parent in zip(*drafted, strict=True):
+    for token, score, parent in zip(*(part.tolist() for part in drafted or ()), strict=True):
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
         scores[paths[-1]] = score
     probabilities: dict[tuple[int, ...], float] = {(): 1.0}
@@ -83,8 +88,8 @@ def paths_of(nodes: Nodes) -> list[tuple[int, ...]]:
     trust=st.sampled_from([0.5, 8.0]),
 )
 def test_the_merged_tree_keeps_the_likeliest_paths_of_both_drafters_once(occurrences, seed, size, budget, least, trust):
-    evidence = Evidence(occurrences, doubt=3.0, length_weight=2.0)
-    drafted = draw_drafted(seed, size) if size else DrafterCandidates()
+    evidence = Evidence.of(occurrences, doubt=3.0, length_weight=2.0)
+    drafted = draw_drafted(seed, size) if size else None
     nodes = likeliest(evidence, budget, 3, least, drafted, trust)
     expected = slow_probabilities(evidence, drafted, trust, depth=4 + size)
     paths = paths_of(nodes)
@@ -95,23 +100,42 @@ def test_the_merged_tree_keeps_the_likeliest_paths_of_both_drafters_once(occurre
     assert not left or not paths or min(nodes.probabilities) >= max(left) - 1e-12
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    occurrences=st.lists(
+        st.tuples(st.sampled_from([0.1, 0.3, 1.0, 4.0]), st.lists(st.integers(-1, 3), max_size=5)), max_size=12
+    ),
+    seed=st.integers(0, 10**6),
+    size=st.integers(0, 12),
+    budget=st.integers(1, 30),
+    top_k=st.integers(1, 4),
+    least=st.sampled_from([0.0, 0.02, 0.2]),
+    prices=st.lists(st.floats(0.0, 2.0), max_size=8),
+)
+def test_native_c_and_python_find_the_same_trees(occurrences, seed, size, budget, top_k, least, prices):
+    evidence = Evidence.of(occurrences, doubt=3.0, length_weight=1.7)
+    drafted = draw_drafted(seed, size) if size else None
+    arguments = evidence, budget, top_k, least, drafted, 0.7, prices
+    assert likeliest(*arguments) == likeliest_in_python(*arguments)  # probabilities to the last bit
+
+
 def test_without_occurrences_the_drafter_s_probabilities_decide():
-    drafted = DrafterCandidates([4, 5, 6], [math.log(0.5), math.log(0.3), math.log(0.1)], [-1, -1, 0])
-    nodes = likeliest(Evidence([], 4.0, 2.0), 9, 2, 0.0, drafted, 8.0)
+    drafted = drafted_by([4, 5, 6], [math.log(0.5), math.log(0.3), math.log(0.1)], [-1, -1, 0])
+    nodes = likeliest(Evidence.of([], 4.0, 2.0), 9, 2, 0.0, drafted, 8.0)
     assert (nodes.tokens, nodes.parents) == ([4, 5, 6], [0, 0, 1])
     assert nodes.probabilities == pytest.approx([0.5, 0.3, 0.1])
 
 
 def test_frequent_occurrences_outweigh_the_drafter():
-    drafted = DrafterCandidates([4], [math.log(0.9)], [-1])
-    seldom, often = (Evidence([(weight, [5])], 4.0, 2.0) for weight in (1.0, 1000.0))
+    drafted = drafted_by([4], [math.log(0.9)], [-1])
+    seldom, often = (Evidence.of([(weight, [5])], 4.0, 2.0) for weight in (1.0, 1000.0))
     assert likeliest(seldom, 2, 2, 0.0, drafted, 8.0).tokens == [4]
     assert likeliest(often, 2, 2, 0.0, drafted, 8.0).tokens == [5]
     assert seldom.ignorance(8.0) == pytest.approx(32 / 33) and often.ignorance(8.0) == pytest.approx(32 / 1032)
 
 
 def test_retrieval_alone_proposes_its_best_tokens_below_each_node():
-    evidence = Evidence([(3.0, [1, 1]), (2.0, [2, 1]), (1.0, [0, 1])], 4.0, 2.0)
+    evidence = Evidence.of([(3.0, [1, 1]), (2.0, [2, 1]), (1.0, [0, 1])], 4.0, 2.0)
     nodes = likeliest(evidence, 9, 2)
     assert (nodes.tokens, nodes.parents, nodes.levels) == ([1, 2, 1, 1], [0, 0, 1, 2], [1, 1, 2, 2])
     assert nodes.probabilities == pytest.approx([0.3, 0.2, 0.3 * 0.6, 0.2 * 0.5])
@@ -119,7 +143,7 @@ def test_retrieval_alone_proposes_its_best_tokens_below_each_node():
 
 def test_rows_have_their_own_evidence_and_the_smaller_trees_are_padded():
     tokens, scores, parents = torch.tensor([[1], [1]]), torch.tensor([[-0.1], [-0.1]]), torch.tensor([[-1], [-1]])
-    retrieval = RetrievalEvidence([Evidence([], 4.0, 2.0), Evidence([(90.0, [1, 5, 6])], 4.0, 2.0)], 8.0, 0.0, 2)
+    retrieval = RetrievalEvidence([Evidence.of([], 4.0, 2.0), Evidence.of([(90.0, [1, 5, 6])], 4.0, 2.0)], 8.0, 0.0, 2)
     tree = merge_trees(torch.tensor([ROOT, ROOT]), tokens, scores, parents, 9, retrieval)
     assert tree.tokens.tolist() == [[ROOT, 1, 0, 0], [ROOT, 1, 5, 6]]
     assert tree.parents.tolist() == [[0, 0, 2, 3], [0, 0, 1, 2]]  # a padding node is its own parent
@@ -130,12 +154,12 @@ def test_rows_have_their_own_evidence_and_the_smaller_trees_are_padded():
 
 def test_candidates_of_a_row_that_ended_early_are_not_kept():
     ended = torch.tensor([[1, 2]]), torch.tensor([[-0.1, -math.inf]]), torch.tensor([[-1, 0]])
-    retrieval = RetrievalEvidence([Evidence([], 4.0, 2.0)], 8.0, 0.0, 2)
+    retrieval = RetrievalEvidence([Evidence.of([], 4.0, 2.0)], 8.0, 0.0, 2)
     assert merge_trees(torch.tensor([ROOT]), *ended, 9, retrieval).tokens.tolist() == [[ROOT, 1]]
 
 
 def test_a_budget_of_one_keeps_only_the_root():
-    nodes = likeliest(Evidence([(9.0, [1, 2])], 1.0, 2.0), 1, 2, 0.0, DrafterCandidates([1], [-0.1], [-1]))
+    nodes = likeliest(Evidence.of([(9.0, [1, 2])], 1.0, 2.0), 1, 2, 0.0, drafted_by([1], [-0.1], [-1]))
     assert as_tree(torch.tensor([ROOT]), [nodes]).tokens.tolist() == [[ROOT]]
 
 

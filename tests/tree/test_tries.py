@@ -32,7 +32,7 @@ def random_evidence(rng: np.random.Generator, depth: int) -> Evidence:
     for _ in range(rng.integers(0, 7)):
         ahead = rng.integers(0, VOCABULARY, rng.integers(0, depth + 1)).tolist()
         occurrences.append((float(rng.uniform(0.2, 3.0)), [*ahead, SEPARATOR]))
-    return Evidence(occurrences, doubt=float(rng.uniform(0.3, 2.0)), length_weight=1.5)
+    return Evidence.of(occurrences, doubt=float(rng.uniform(0.3, 2.0)), length_weight=1.5)
 
 
 def paths_of(tokens, parents) -> set[tuple[int, ...]]:
@@ -61,7 +61,7 @@ def test_merged_tries_equal_the_likeliest_nodes(seed, num_tokens, drafts, min_pr
     tree = merge_tries(root, *pooled, pool.levels, tries, num_tokens, depth)
     assert tree.tokens[:, 0].tolist() == root.tolist()
     for row in range(batch):
-        candidates = DrafterCandidates(*(part[row].tolist() for part in pooled)) if drafts else DrafterCandidates()
+        candidates = DrafterCandidates(*(part[row] for part in pooled)) if drafts else None
         nodes = likeliest(evidence[row], num_tokens, top_k, min_probability, candidates, trust)
         expected = paths_of([0, *nodes.tokens], [0, *nodes.parents])
         parents = tree.parents[row].tolist()

@@ -40,7 +40,7 @@ class RetrievalIndex(CandidateIndex):
 
     def evidence(self, rows: Sequence[int], depth: int) -> list[Evidence]:
         self.catch_up()
-        return [self.proposer.evidence(row, depth)._replace(doubt=self.doubt) for row in rows]
+        return [replace(self.proposer.evidence(row, depth), doubt=self.doubt) for row in rows]
 
 
 class HybridDrafting(IndexedDrafting):

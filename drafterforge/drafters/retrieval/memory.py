@@ -131,13 +131,12 @@ class AnswerMemory:
 class RememberingDatastore:
     """A datastore, if there is one, and a memory beside it."""
 
-    datastore: Datastore | None
+    stored: Datastore | None
     memory: AnswerMemory
 
-    def continuations(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
-        """See `Datastore.continuations`; as many again from the memory."""
-        stored = [] if self.datastore is None else self.datastore.continuations(context, spec, depth)
-        return [*stored, *self.memory.continuations(context, spec, depth)]
+    def remembered(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
+        """See `AnswerSource`."""
+        return self.memory.continuations(context, spec, depth)
 
 
 def longest_matches(matches: Continuations, count: int) -> Continuations:

@@ -7,10 +7,12 @@ position is reported once, with its longest match.
 from __future__ import annotations
 
 import json
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 from drafterforge.artifacts.json_input import read_json
 from drafterforge.drafters.base import Drafter
 from drafterforge.errors import ArtifactError, quote, shorten
+from drafterforge.kernels.dispatch import SuffixArray, retrieval_kernels
 from drafterforge.tree.evidence import SEPARATOR, Evidence
 
 KIND = "retrieval"
@@ -46,41 +49,29 @@ class RetrievalSpec:
 
 
 class ContextIndex:
-    """The positions of all n-grams in one growing token sequence."""
+    """A growing token sequence in which its last tokens are looked up."""
 
     def __init__(self, spec: RetrievalSpec) -> None:
         self.spec = spec
-        self.tokens: list[int] = []
-        self._positions: dict[tuple[int, ...], list[int]] = {}
+        self.tokens = array("i")
 
     def append(self, tokens: Iterable[int]) -> None:
-        text, positions = self.tokens, self._positions
-        shortest, longest = self.spec.min_ngram, self.spec.max_ngram
-        for token in tokens:
-            end = len(text)  # `token` is the continuation of the n-grams that end here
-            recent = tuple(text[-longest:])
-            for start in range(len(recent) - shortest + 1):
-                positions.setdefault(recent[start:], []).append(end)
-            text.append(token)
+        self.tokens.extend(tokens)
 
     def occurrences(self) -> list[Match]:
         """The best `max_matches` earlier occurrences of the current suffix: longest first, then most recent first."""
-        text, positions, spec = self.tokens, self._positions, self.spec
-        recent = tuple(text[-spec.max_ngram :])
-        matches: list[Match] = []
-        room = spec.max_matches
-        for length in range(len(recent), spec.min_ngram - 1, -1):
-            if not room:
+        spec, text = self.spec, np.array(self.tokens, np.int32)
+        ends = np.arange(len(text) - 1, 0, -1)
+        lengths, longer = np.zeros_like(ends), np.arange(len(ends))
+        for length in range(1, min(spec.max_ngram, len(text)) + 1):
+            longer = longer[ends[longer] >= length]
+            longer = longer[text[ends[longer] - length] == text[-length]]
+            if not len(longer):
                 break
-            # the most recent max_matches suffice: those with longer matches were reported and used up room
-            ends = positions.get(recent[-length:], [])[: -spec.max_matches - 1 : -1]
-            if ends and length < len(recent):
-                preceding, distance = recent[-length - 1], length + 1
-                ends = [end for end in ends if end < distance or text[end - distance] != preceding]
-            if ends:
-                matches.append((length, ends[:room]))
-                room -= len(matches[-1][1])
-        return matches
+            lengths[longer] = length
+        best = np.argsort(-lengths, kind="stable")[: spec.max_matches]
+        by_length = groupby(zip(lengths[best].tolist(), ends[best].tolist(), strict=True), key=itemgetter(0))
+        return [(length, [end for _, end in part]) for length, part in by_length if length >= spec.min_ngram]
 
 
 class Datastore:
@@ -91,10 +82,9 @@ class Datastore:
         order = suffix_order(text)
         self._text = text
         self.text, self.order = memoryview(text), memoryview(order)  # items are Python integers
-        before = text[order - 1]
-        starts = np.flatnonzero(np.diff(before, prepend=SEPARATOR))
-        bounds = pairwise([*starts.tolist(), len(order)])
-        self._starts = dict(zip(before[starts].tolist(), bounds, strict=True))  # token before -> range of `order`
+        starts = np.searchsorted(text[order - 1], np.arange(text.max() + 2)).astype(np.int32)
+        self.starts = memoryview(starts)  # first of `order` after each token
+        self.suffixes = SuffixArray(text, order, starts)
 
     @staticmethod
     def build(sequences: Iterable[Sequence[int]]) -> Datastore:
@@ -131,6 +121,15 @@ class Datastore:
             inner_low, inner_high = low, high
         return matches
 
+    @property
+    def stored(self) -> Datastore:
+        """See `AnswerSource`."""
+        return self
+
+    def remembered(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
+        """See `AnswerSource`."""
+        return []
+
     def continuations(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
         """As `lookup`, with the `depth` tokens after each position; a separator marks the end of its sequence."""
         return [(length, self.ahead(positions, depth)) for length, positions in self.lookup(context, spec)]
@@ -143,7 +142,9 @@ class Datastore:
         """Ranges of `order` whose positions follow the first 1, 2, ... of these tokens, while not empty."""
         text, order = self.text, self.order
         ranges: list[tuple[int, int]] = []
-        low, high = self._starts.get(backwards[0], (0, 0)) if backwards else (0, 0)
+        low = high = 0
+        if backwards and 0 <= backwards[0] < len(self.starts) - 1:
+            low, high = self.starts[backwards[0]], self.starts[backwards[0] + 1]
         for length, token in enumerate(backwards[1:], start=2):
             if low == high:
                 break
@@ -228,8 +229,12 @@ class Datastore:
 class AnswerSource(Protocol):
     """Answers to look up beside the context."""
 
-    def continuations(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
-        """At most `max_matches` continuations of the context's suffix by `depth` tokens, longest match first."""
+    @property
+    def stored(self) -> Datastore | None:
+        """Answers that do not change."""
+
+    def remembered(self, context: Sequence[int], spec: RetrievalSpec, depth: int) -> Continuations:
+        """Continuations of the context's suffix by answers that are not stored, as `Datastore.continuations`."""
 
 
 @dataclass(frozen=True)
@@ -267,17 +272,27 @@ def inner_positions(text: np.ndarray) -> np.ndarray:
     return np.flatnonzero(~separators[1:] & ~separators[:-1]) + 1
 
 
-def evidence_of(context: ContextIndex, datastore: AnswerSource | None, depth: int) -> Evidence:
+def evidence_of(context: ContextIndex, source: AnswerSource | None, depth: int) -> Evidence:
     """The `depth` tokens after each earlier occurrence of the context's suffix, as evidence for drafting."""
-    spec = context.spec
-    return Evidence(weighted_occurrences(context, datastore, depth), spec.doubt, spec.length_weight)
+    spec, kernels = context.spec, retrieval_kernels()
+    store = None if source is None else source.stored
+    if kernels is None:
+        evidence = Evidence.of(weighted_occurrences(context, store, depth), spec.doubt, spec.length_weight)
+    else:
+        looked_up = kernels.look_up(context.tokens, None if store is None else store.suffixes, spec, depth)
+        evidence = Evidence(*looked_up, spec.doubt, spec.length_weight)
+    further = [] if source is None else source.remembered(context.tokens, spec, depth)
+    return evidence.joined(_weighted(further, spec)) if further else evidence
 
 
 def weighted_occurrences(
-    context: ContextIndex, datastore: AnswerSource | None, depth: int
+    context: ContextIndex, datastore: Datastore | None, depth: int
 ) -> list[tuple[float, list[int]]]:
-    """Weight of each occurrence and the `depth` tokens after it; a separator marks the end of its sequence."""
-    spec, text = context.spec, context.tokens
+    """Weight of each occurrence and the `depth` tokens after it, without native.c.
+
+    A separator marks the end of a sequence.
+    """
+    spec, text = context.spec, context.tokens.tolist()
     occurrences: list[tuple[float, list[int]]] = []
     for length, positions in context.occurrences():
         weight = spec.length_weight ** (length - 1)
@@ -287,8 +302,13 @@ def weighted_occurrences(
                 ahead += ahead[: depth - len(ahead)]
             occurrences.append((weight, ahead))
             weight *= spec.recency
-    if datastore is not None:
-        for length, continuations in datastore.continuations(text, spec, depth):
-            weight = spec.datastore_weight * spec.length_weight ** (length - 1)
-            occurrences += [(weight, ahead) for ahead in continuations]
-    return occurrences
+    return occurrences + ([] if datastore is None else _weighted(datastore.continuations(text, spec, depth), spec))
+
+
+def _weighted(continuations: Continuations, spec: RetrievalSpec) -> list[tuple[float, list[int]]]:
+    """Weight of each continuation by an answer, and its tokens."""
+    return [
+        (spec.datastore_weight * spec.length_weight ** (length - 1), ahead)
+        for length, parts in continuations
+        for ahead in parts
+    ]
