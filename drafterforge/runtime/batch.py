@@ -261,8 +261,11 @@ class Batch:
             destinations += range(row.length, row.length + count)
         if rows:
             self.cache.move_rows(rows, sources, destinations)
-        last = torch.tensor(counts, device=self.root.device)[:, None] - 1
-        self.root = record.next_tokens.gather(1, last)[:, 0]
+        if len(counts) == 1:
+            self.root = record.next_tokens[:, counts[0] - 1]
+        else:
+            last = torch.tensor(counts, device=self.root.device)[:, None] - 1
+            self.root = record.next_tokens.gather(1, last)[:, 0]
 
     def mark(self) -> Mark:
         """This moment, between two steps."""

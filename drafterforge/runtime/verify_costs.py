@@ -76,8 +76,8 @@ class VerifyCosts:
 
     def __init__(self, nodes: tuple[int, ...], seconds: tuple[float, ...]) -> None:
         self.nodes, self.seconds = nodes, np.maximum.accumulate(seconds)
-        self.table = np.interp(np.arange(nodes[-1] + 1), nodes, self.seconds)  # by number of nodes
-        self.slope = (self.seconds[-1] - self.seconds[-2]) / (nodes[-1] - nodes[-2])  # of a node beyond the last
+        self.table = np.interp(np.arange(nodes[-1] + 1), nodes, self.seconds).tolist()  # by number of nodes
+        self.slope = float(self.seconds[-1] - self.seconds[-2]) / (nodes[-1] - nodes[-2])  # of a node beyond the last
         self.corrections: dict[int, Correction] = {}  # by number of rows
 
     def of(self, num_nodes: int, rows: int) -> float:
@@ -97,7 +97,7 @@ class VerifyCosts:
 
     def _measured(self, num_nodes: int) -> float:
         beyond = max(num_nodes - self.nodes[-1], 0)
-        return float(self.table[num_nodes - beyond] + beyond * self.slope)
+        return self.table[num_nodes - beyond] + beyond * self.slope
 
     def _correction(self, rows: int) -> Correction:
         """Of a batch size; of a new one, the factor of the nearest."""
