@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
-from torch import Tensor
-
 
 class DraftLimits(Protocol):
     """Decisions on the trees of one cycle, for drafters whose trees have no fixed shape."""
@@ -24,10 +22,14 @@ class DraftLimits(Protocol):
         the drafter's distribution against retrieval's evidence, in [0, 1].
         """
 
-    def go_on(self, level: int, reach: Tensor) -> Tensor:
-        """Whether each row drafts another level, [B] bool.
+    def least_reach(self) -> Sequence[float]:
+        """Probability that a node of a level is accepted, from which another level is drafted, of each neural row."""
 
-        reach: probability that a node of `level` is accepted, [B].
+    def drafted(self, num_levels: int, reaches: Sequence[Sequence[float]], clock: Sequence[float]) -> None:
+        """Learn what the neural drafter did.
+
+        reaches: those probabilities, [B] after each level but the last.  clock: when each was known, by
+        `time.perf_counter`.
         """
 
 
@@ -39,12 +41,17 @@ class FixedLimits:
     def __init__(self, min_probability: float, min_reach: float, min_retrieval_tokens: float) -> None:
         """min_retrieval_tokens: retrieval alone suffices if it is expected to add as many."""
         self.min_probability, self.min_reach = min_probability, min_reach
-        self.min_retrieval_tokens = min_retrieval_tokens
+        self.min_retrieval_tokens, self.num_neural = min_retrieval_tokens, 0
 
     def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
         """See `DraftLimits`."""
-        return expected < self.min_retrieval_tokens
+        uses = expected < self.min_retrieval_tokens
+        self.num_neural += uses
+        return uses
 
-    def go_on(self, level: int, reach: Tensor) -> Tensor:
+    def least_reach(self) -> Sequence[float]:
         """See `DraftLimits`."""
-        return reach >= self.min_reach
+        return [self.min_reach] * self.num_neural
+
+    def drafted(self, num_levels: int, reaches: Sequence[Sequence[float]], clock: Sequence[float]) -> None:
+        """See `DraftLimits`."""

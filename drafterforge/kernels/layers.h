@@ -183,3 +183,84 @@ done:
     free(memory);
     return failed;
 }
+
+/* A draft below `rows` roots, to which candidates are added level by level, see `df_level`. */
+typedef struct {
+    const float *hidden, *logits;      /* of the newest stable token of each row, [rows, hidden] and [rows, head's columns] */
+    const int64_t *lengths, *names;    /* stable slots of each row; the token of each logit, or null */
+    const double *least;               /* reach from which a row has another level; null: all have all levels */
+    long rows, depth, children, beam, base, room; /* base: slot of the first level; room: candidates of a row */
+    int64_t *tokens, *parents;         /* candidates, [rows, room] */
+    float *scores;
+    double *reaches, *clock;           /* after each level but the last: [rows], and seconds of the monotonic clock */
+} draft;
+
+/* Writes each row's reach, the summed probability of the `beam` best of a level, and whether it goes on; returns whether
+ * any does.  going: [rows]; a row that has stopped never goes on. */
+static int decide(const draft *of, long beam, const float *scores, double *reaches, uint8_t *going) {
+    int any = 0;
+    for (long row = 0; row < of->rows; row++) {
+        double reach = 0.;
+        for (long node = 0; node < beam; node++) reach += expf(scores[row * beam + node]);
+        reaches[row] = reach;
+        going[row] = going[row] && reach >= of->least[row];
+        any |= going[row];
+    }
+    return any;
+}
+
+/* Drafts all levels: their slots begin at `base`, and of `from` the cache and the table of rotations are read.
+ *
+ * levels: of the draft, as many as were drafted.  Returns as `df_decoder` does. */
+int df_draft(const draft_layer *layer, const passage *from, const draft *of, long queries, long keys, long width,
+             float scale, float eps, long *levels, int threads) {
+    const long rows = of->rows, hidden = layer->out.columns, columns = layer->head.columns;
+    const long widest = larger(of->children, of->beam), nodes = rows * widest, slots = widest * of->depth;
+    const long fresh = nodes * of->children;
+    const long longs = 5 * nodes + fresh; /* tokens, origins, positions, indices of two beams; places */
+    const long floats = nodes * (2 * hidden + columns + of->base + slots + 2) + fresh;
+    char *memory = (char *)room_for(2 * longs + floats + (2 * nodes * slots + rows) / sizeof(float) + 1);
+    if (!memory) return 2;
+    int64_t *tokens = (int64_t *)memory, *origin = tokens + nodes, *positions = origin + nodes;
+    int64_t *pool[2] = {positions + nodes, positions + 2 * nodes}, *places = positions + 3 * nodes;
+    float *out[2] = {(float *)(tokens + longs), (float *)(tokens + longs) + nodes * hidden};
+    float *logits = out[1] + nodes * hidden, *mask = logits + nodes * columns, *values = mask + nodes * (of->base + slots);
+    float *scores[2] = {values + fresh, values + fresh + nodes};
+    uint8_t *reads[2] = {(uint8_t *)(scores[1] + nodes), (uint8_t *)(scores[1] + nodes) + nodes * slots};
+    uint8_t *going = reads[1] + nodes * slots;
+    memset(going, 1, rows);
+    const float *before = of->hidden;
+    long earlier = 1, beam = of->children, size = beam, written = 0;
+    int failed = 0;
+    df_level(of->logits, rows, 1, columns, of->children, NULL, NULL, of->names, NULL, 0, of->room, of->tokens, of->scores,
+             of->parents, beam, tokens, scores[0], pool[0], origin, values, places, threads);
+    *levels = 1;
+    for (int turn = 0; *levels < of->depth; turn = !turn) {
+        if (of->least) {
+            struct timespec now;
+            const int any = decide(of, beam, scores[turn], of->reaches + (*levels - 1) * rows, going);
+            clock_gettime(CLOCK_MONOTONIC, &now);
+            of->clock[*levels - 1] = now.tv_sec + 1e-9 * now.tv_nsec;
+            if (!any) break;
+        }
+        failed = df_reads(reads[turn], origin, rows, earlier, beam, written, reads[!turn]);
+        if (failed) break;
+        written += beam;
+        for (long node = 0; node < rows * beam; node++) positions[node] = of->lengths[node / beam] + *levels - 1;
+        passage here = *from;
+        here.slots_of = NULL, here.start = of->base + written - beam, here.used = of->base + written;
+        here.mask = mask, here.mask_stride = beam * here.used, here.positions = positions, here.length = beam;
+        df_mask(reads[!turn], of->lengths, rows, beam, written, of->base, mask);
+        failed = df_draft_layer(layer, &here, tokens, before, origin, earlier, NULL, rows * beam, queries, keys, width,
+                                scale, eps, out[turn], logits, threads);
+        if (failed) break;
+        const long best = of->beam < beam * of->children ? of->beam : beam * of->children;
+        df_level(logits, rows, beam, columns, of->children, scores[turn], pool[turn], of->names, of->least ? going : NULL,
+                 size, of->room, of->tokens, of->scores, of->parents, best, tokens, scores[!turn], pool[!turn], origin,
+                 values, places, threads);
+        size += beam * of->children;
+        before = out[turn], earlier = beam, beam = best, ++*levels;
+    }
+    free(memory);
+    return failed;
+}

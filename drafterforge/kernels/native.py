@@ -68,6 +68,7 @@ SIGNATURES: dict[str, tuple] = {
         *(*[c_void_p] * 5, c_long, c_void_p, *[c_long] * 4, c_float, c_float),
         *(c_void_p, c_void_p, c_int),
     ),
+    "df_draft": (*[c_void_p] * 3, *[c_long] * 3, c_float, c_float, c_void_p, c_int),
     "df_look_up": (
         *(c_void_p, c_long, c_void_p, c_long, c_void_p, c_void_p, c_long),
         *(*[c_long] * 3, *[c_double] * 3, c_long, c_void_p, c_void_p),
@@ -87,6 +88,7 @@ RETURN = (
     "df_attention",
     "df_cut",
     "df_decoder",
+    "df_draft",
     "df_draft_layer",
     "df_likeliest",
     "df_look_up",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from ctypes import c_int, c_int64, c_long, c_void_p
-from typing import Protocol
+from ctypes import c_double, c_int, c_int64, c_long, c_void_p
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
 from drafterforge.kernels.native import MOST_QUERIES, address
 from drafterforge.kernels.native_linear import NATIVE_ROWS, PackedAddition, PackedLinear, Projection
+from drafterforge.kernels.native_trees import NativeCandidates
 from drafterforge.kernels.rope import RopeTable
 
 OUT_OF_RANGE = 1  # what functions of layers.h return then; 2: no memory
@@ -55,6 +56,22 @@ class _DraftLayer(ctypes.Structure):
         ("vocabulary", c_long),
         *((name, c_int) for name in ("norm_before_residual", "norm_output")),
     )
+
+
+class _Draft(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("hidden", "logits", "lengths", "names", "least")),
+        *((name, c_long) for name in ("rows", "depth", "children", "beam", "base", "room")),
+        *((name, c_void_p) for name in ("tokens", "parents", "scores", "reaches", "clock")),
+    )
+
+
+class DraftedLevels(NamedTuple):
+    """What was decided while a draft grew."""
+
+    count: int  # levels
+    reaches: list[list[float]]  # of each row, after each level but the last
+    clock: list[float]  # when, by `time.perf_counter`
 
 
 class Linear(Protocol):
@@ -110,12 +127,9 @@ class _Layers:
         positions: [B, T].  mask: None: one query of each row reads all slots, or texts begin in this pass (causal).
         """
         batch, length = positions.shape
-        data, width = cache.active, self.heads.width
-        cosines, sines = rope.table(positions, torch.float32)
+        stored, (cosines, sines) = self._stored(cache, batch), self._rotations(rope, positions)
         positions = positions.contiguous()
         native.require(positions, (batch, length), torch.long)
-        native.require(cosines, (len(sines), 1, 1, width // 2))
-        native.require(sines, (len(sines), 1, 2, width // 2))
         if mask is None and queries > 1:  # `tril` would start torch's threads, which compete with ours for the cores
             token = torch.arange(length)
             mask = additive(token <= token[:, None], torch.float32)[None]
@@ -124,16 +138,8 @@ class _Layers:
         slots = None if cache.slots is None else cache.slots.contiguous()
         if slots is not None:
             native.require(slots, (batch, length), torch.long)
-        if data.dtype != torch.float32 or data.shape[2:4] != (batch, self.heads.keys) or data.shape[5] != width:
-            raise ValueError(f"wanted float32 keys of {batch} rows, {self.heads}; got {data.dtype} {list(data.shape)}")
-        if not 0 < cache.used <= data.shape[4] or data.stride()[3:] != (data.shape[4] * width, width, 1):
-            raise ValueError(f"wanted 1 to {data.shape[4]} contiguous slots, got {cache.used}")
         passage = _Passage(
-            data.data_ptr(),
-            data.data_ptr() + data.stride(1) * data.element_size(),
-            data.stride(0),
-            data.stride(2),
-            data.shape[4],
+            *stored,
             address(slots),
             cache.start,
             cache.used,
@@ -146,7 +152,24 @@ class _Layers:
             length,
             len(sines),
         )
-        return passage, [data, positions, cosines, sines, mask, slots]
+        return passage, [cache.active, positions, cosines, sines, mask, slots]
+
+    def _stored(self, cache: KeyValueCache, batch: int) -> tuple[int, int, int, int, int]:
+        """Addresses of keys and values, strides of layers and rows, and slots of a cache."""
+        data, width = cache.active, self.heads.width
+        if data.dtype != torch.float32 or data.shape[2:4] != (batch, self.heads.keys) or data.shape[5] != width:
+            raise ValueError(f"wanted float32 keys of {batch} rows, {self.heads}; got {data.dtype} {list(data.shape)}")
+        if not 0 < cache.used <= data.shape[4] or data.stride()[3:] != (data.shape[4] * width, width, 1):
+            raise ValueError(f"wanted 1 to {data.shape[4]} contiguous slots, got {cache.used}")
+        values = data.data_ptr() + data.stride(1) * data.element_size()
+        return data.data_ptr(), values, data.stride(0), data.stride(2), data.shape[4]
+
+    def _rotations(self, rope: RopeTable, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines up to these positions."""
+        cosines, sines = rope.table(positions, torch.float32)
+        native.require(cosines, (len(sines), 1, 1, self.heads.width // 2))
+        native.require(sines, (len(sines), 1, 2, self.heads.width // 2))
+        return cosines, sines
 
     @property
     def _constants(self) -> tuple[int, int, int, float, float]:
@@ -296,6 +319,77 @@ class PackedDraftLayer(_Layers):
         )
         _check(failed, passage.slots)
         return out, logits
+
+    def drafts(self, cache: KeyValueCache, pool: object, beam: int) -> bool:
+        """Whether `draft` can fill a pool, with beams of so many nodes."""
+        rows = cache.active.shape[2] * beam
+        return (
+            isinstance(pool, NativeCandidates)
+            and self.heads.width % 2 == 0
+            and beam <= MOST_QUERIES
+            and (self.any_rows or rows <= NATIVE_ROWS)
+        )
+
+    def draft(
+        self,
+        hidden: Tensor,
+        logits: Tensor,
+        lengths: Tensor,
+        base: int,
+        shape: tuple[int, int],
+        rope: RopeTable,
+        cache: KeyValueCache,
+        pool: NativeCandidates,
+        least: Tensor | None,
+    ) -> DraftedLevels:
+        """Add all levels of a draft to an empty pool, as `tree.expand` does level by level.
+
+        hidden: [B, H] and logits: [B, W], of each row's newest stable token.  lengths: stable slots of each row, [B]
+        int64.  base: slot of the first level.  shape: levels, and children of a node, which is also the most nodes of a
+        beam.  least: reach from which each row has another level, [B] float64; None: all have all.
+        """
+        (batch, width), (depth, beam) = logits.shape, shape
+        hidden, logits = hidden.contiguous(), logits.contiguous()
+        native.require(hidden, (batch, self.hidden))
+        native.require(logits, (batch, self.num_logits))
+        native.require(lengths, (batch,), torch.long)
+        if least is not None:
+            native.require(least, (batch,), torch.double)
+        names, tokens, parents, scores = pool.to_fill(batch, width, depth, beam)
+        cache.set_slots(base, beam * (depth - 1))
+        cosines, sines = self._rotations(rope, lengths + (depth - 1))
+        passage = _Passage(
+            *self._stored(cache, batch),
+            *(0, 0, 0, 0, 0, 0),  # of each level
+            cosines.data_ptr(),
+            sines.data_ptr(),
+            batch,
+            0,
+            len(sines),
+        )
+        reaches, clock, levels = torch.empty(depth, batch, dtype=torch.double), (c_double * depth)(), c_long()
+        draft = _Draft(
+            *(part.data_ptr() for part in (hidden, logits, lengths)),
+            names,
+            address(least),
+            batch,
+            depth,
+            min(beam, width),
+            beam,
+            base,
+            pool.most,
+            *(tokens, parents, scores),
+            reaches.data_ptr(),
+            ctypes.addressof(clock),
+        )
+        parts = self.layer, passage, draft
+        failed = native.library().df_draft(
+            *map(ctypes.addressof, parts), *self._constants, ctypes.addressof(levels), torch.get_num_threads()
+        )
+        _check(failed, passage.slots)
+        pool.fill(levels.value, min(beam, width), beam)
+        decisions = 0 if least is None else min(levels.value, depth - 1)
+        return DraftedLevels(levels.value, reaches[:decisions].tolist(), list(clock[:decisions]))
 
 
 def pack_decoder(layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> PackedDecoder | None:

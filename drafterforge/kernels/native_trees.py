@@ -205,6 +205,33 @@ class NativeCandidates:
         self.ends.append(self.size)
         return tokens, origin, self._scores[:, start : self.size]
 
+    def to_fill(self, batch: int, width: int, depth: int, beam: int) -> tuple[int, int, int, int]:
+        """Addresses of names, tokens, parents and scores, for C to fill an empty pool as `level` would.
+
+        width: of the logits.  depth: levels.  beam: children of a node, and most nodes of a beam.
+        """
+        if self.names is not None:
+            native.require(self.names, (width,), torch.long)
+        needed = self._ends(depth, min(beam, width), beam)[-1]
+        if self.size or batch != self.batch or beam < 1 or needed > self.most:
+            raise ValueError(f"wanted an empty pool of {batch} rows, room for {needed}; got {self.batch}, {self.most}")
+        parts = self._tokens, self._parents, self._scores
+        return native.address(self.names), *(part.data_ptr() for part in parts)
+
+    def fill(self, depth: int, children: int, beam: int) -> None:
+        """Note that C has added so many levels."""
+        self.ends = self._ends(depth, children, beam)
+        self.size = self.ends[-1]
+
+    @staticmethod
+    def _ends(depth: int, children: int, beam: int) -> list[int]:
+        """End of each of the first levels."""
+        ends, nodes = [children], children
+        for _ in range(depth - 1):
+            ends.append(ends[-1] + nodes * children)
+            nodes = min(beam, nodes * children)
+        return ends
+
     def reads(self, before: Tensor, origin: Tensor) -> Tensor:
         """Level slots that a beam reads, see `reads`."""
         return reads(before, origin)

@@ -11,11 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.limits import DraftLimits
@@ -118,7 +117,6 @@ class CycleLimits(DraftLimits):
     catches_up: bool = False  # whether it read more than the tokens of one cycle
     ended: float = 0.0  # when the drafting ended
     seconds: float = 0.0  # that the decisions took
-    reaches: Sequence[float] = ()  # of the newest level
     levels: int = 1  # that the neural drafter has drafted
 
     def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
@@ -138,25 +136,20 @@ class CycleLimits(DraftLimits):
         self.seconds += self.clock[0] - began
         return state.uses_neural
 
-    def go_on(self, level: int, reach: Tensor) -> Tensor:
+    def least_reach(self) -> list[float]:
         """See `DraftLimits`."""
-        began = time.perf_counter()
-        self.clock.append(began)
-        neural = [state for state in self.rows if state.uses_neural]
-        worth, reaches = self.worth, reach.tolist()
-        if level > 1 and self.reaches:
-            shares = [min(new / max(old, 1e-6), 1.0) for new, old in zip(reaches, self.reaches, strict=True)]
-            worth.level_share.add(sum(shares) / len(shares))
-        self.reaches = reaches
-        share, price = worth.level_share.value, self.rate * worth.level_s.value / len(neural)
-        pays = [  # what the next level is expected to bring exceeds its seconds, and those of verifying a node of it
-            (share * value - self.min_probability) * state.calibration > price
-            for value, state in zip(reaches, neural, strict=True)
-        ]
-        self.levels += any(pays)
-        goes_on = torch.tensor(pays, device=reach.device)
-        self.seconds += time.perf_counter() - began
-        return goes_on
+        neural, worth = [state for state in self.rows if state.uses_neural], self.worth
+        share, price = max(worth.level_share.value, 1e-6), self.rate * worth.level_s.value / len(neural)
+        # what the next level is expected to bring exceeds its seconds, and those of verifying a node of it
+        return [(price / state.calibration + self.min_probability) / share for state in neural]
+
+    def drafted(self, num_levels: int, reaches: Sequence[Sequence[float]], clock: Sequence[float]) -> None:
+        """See `DraftLimits`."""
+        self.levels = num_levels
+        self.clock += clock
+        for before, after in pairwise(reaches):
+            shares = [min(new / max(old, 1e-6), 1.0) for new, old in zip(after, before, strict=True)]
+            self.worth.level_share.add(sum(shares) / len(shares))
 
 
 class Worth:

@@ -5,14 +5,16 @@ Axes: B rows, K beam nodes, k children of each, L level slots written so far, W 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from drafterforge.kernels.candidates import Candidates
-from drafterforge.kernels.dispatch import kernels_of
+from drafterforge.kernels.dispatch import Pool, kernels_of
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.masked_growth import MaskedGrowth
 from drafterforge.tree.merge import RetrievalEvidence, merge_trees
@@ -33,6 +35,43 @@ class Growth(Protocol):
 
         depths: levels drafted, [B].  scores: [B, P] of all candidates, level by level, -inf beyond a row's depth.
         """
+
+
+class ReachGrowth:
+    """A `Growth` that drafts another level of a row while its beam is likely enough to be accepted."""
+
+    def __init__(self, shape: TreeShape, least: Sequence[float], device: torch.device) -> None:
+        """least: summed probability of the best top_k candidates of a level from which there is another, [B]."""
+        self.shape, self.least = shape, torch.tensor(least, dtype=torch.double, device=device)
+        self.num_levels = 1  # that were drafted
+        self.reaches: list[list[float]] = []  # summed probabilities of each row, after each level but the last
+        self.clock: list[float] = []  # when each of these was known, by `time.perf_counter`
+
+    def go_on(self, level: int, scores: Tensor) -> Tensor:
+        """See `Growth`."""
+        best = scores.topk(min(self.shape.top_k, scores.shape[1]), dim=1).values
+        reach = best.exp().sum(dim=1, dtype=torch.double)
+        self.reaches.append(reach.tolist())
+        self.clock.append(time.perf_counter())
+        going = reach >= self.least
+        self.num_levels += bool(going.any())
+        return going
+
+    def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
+        """See `Growth`."""
+        return torch.full_like(depths, self.shape.num_tokens)
+
+
+class LevelSteps(ABC):
+    """A `Step` that can also draft all levels at once."""
+
+    @abstractmethod
+    def __call__(self, level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
+        """See `Step`."""
+
+    @abstractmethod
+    def draft(self, pool: Pool, logits: Tensor, shape: TreeShape, growth: ReachGrowth | None) -> bool:
+        """Add all levels to an empty pool, and tell `growth` what was decided; False: it does not, for this pool."""
 
 
 def expand(
@@ -60,26 +99,16 @@ def expand(
     if growth is None and retrieval is None:
         shape = shape.drafted
     logits, batch = logits.float(), root.numel()
-    top_k = min(shape.top_k, logits.shape[-1])
     masked = isinstance(growth, MaskedGrowth)
     if masked or (token_ids is not None and token_ids.dim() == 2):
         pool = Candidates(batch, shape.pool_size, token_ids)
         pool.widths = growth.widths if masked else None
     else:
         pool = kernels_of(logits).candidates(batch, shape.pool_size, token_ids)
-    tokens, origin, newest = pool.level(logits[:, None], top_k, top_k)
-    reads = torch.empty(batch, 1, 0, dtype=torch.bool, device=root.device)
-    depths, growing = torch.ones_like(root), None
-    for level in range(1, shape.depth):
-        if growth is not None:
-            going = growth.go_on(level, newest)
-            growing = going if growing is None else growing & going
-            if not masked and not bool(growing.any()):
-                break
-            depths = depths + growing
-        reads = pool.reads(reads, origin)
-        logits = step(level, tokens, origin, reads).float()
-        tokens, origin, newest = pool.level(logits, top_k, shape.top_k, growing)
+    at_once = isinstance(step, LevelSteps) and (growth is None or isinstance(growth, ReachGrowth))
+    depths = torch.ones_like(root)
+    if not (at_once and step.draft(pool, logits, shape, growth)):
+        depths = _add_levels(pool, logits, shape, step, growth)
     if masked:
         growth.drafted = torch.minimum(depths, growth.depths)
     if isinstance(retrieval, Tries):
@@ -91,3 +120,22 @@ def expand(
         return Tree(*pool.cut(root, shape.num_tokens))
     counts = growth.nodes(depths, pool.scores)
     return Tree(*pool.cut(root, shape.num_tokens if masked else int(counts.max()), counts))
+
+
+def _add_levels(pool: Pool, logits: Tensor, shape: TreeShape, step: Step, growth: Growth | None) -> Tensor:
+    """Add levels to an empty pool one by one; returns those of each row, [B].  Arguments as for `expand`."""
+    top_k, masked = min(shape.top_k, logits.shape[-1]), isinstance(growth, MaskedGrowth)
+    tokens, origin, newest = pool.level(logits[:, None], top_k, top_k)
+    reads = torch.empty(len(logits), 1, 0, dtype=torch.bool, device=logits.device)
+    depths, growing = torch.ones(len(logits), dtype=torch.long, device=logits.device), None
+    for level in range(1, shape.depth):
+        if growth is not None:
+            going = growth.go_on(level, newest)
+            growing = going if growing is None else growing & going
+            if not masked and not bool(growing.any()):
+                break
+            depths = depths + growing
+        reads = pool.reads(reads, origin)
+        logits = step(level, tokens, origin, reads).float()
+        tokens, origin, newest = pool.level(logits, top_k, shape.top_k, growing)
+    return depths

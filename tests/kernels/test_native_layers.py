@@ -9,13 +9,16 @@ import pytest
 import torch
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.propose import layer_and_head, new_draft_cache
+from drafterforge.drafters.eagle3.propose import draft_levels, layer_and_head, new_draft_cache
 from drafterforge.kernels import native
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.native import MOST_QUERIES
 from drafterforge.kernels.native_layers import PackedDecoder, PackedDraftLayer, pack_decoder
+from drafterforge.kernels.native_trees import NativeCandidates
 from drafterforge.targets.load import Target, wrap_model
+from drafterforge.tree.expand import ReachGrowth
+from drafterforge.tree.grow import TreeShape
 from tests.models import FAMILIES, NORMS, tiny_drafter, tiny_model, tiny_target
 from tests.runtime.drafters import lora_drafters
 
@@ -120,6 +123,55 @@ def test_a_drafter_and_its_experts_draft_in_one_call(member, norms, residual, ba
     for one_call, many_calls in zip(packed, outputs(), strict=True):  # torch rotates, and may round twice
         # with 8 bits, another last bit may become another step
         torch.testing.assert_close(one_call, many_calls, rtol=1e-4, atol=1e-4 if size == 4 else 0.2)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("shape", [TreeShape(9, 1, 3), TreeShape(12, 4, 1), TreeShape(20, 4, 3), TreeShape(99, 3, 60)])
+@pytest.mark.parametrize("least", [None, [0.0, 0.4, 2.0], [0.3, 0.05, 0.1]])
+def test_a_draft_in_one_call_is_the_one_level_by_level(batch, shape, least, monkeypatch):
+    drafter = lora_drafters(tiny_target(), 4, torch.float32)[1]
+    last, stable = torch.randn(batch, 32), torch.tensor([TEXT, 5, 7][:batch])
+    logits = drafter.logits(last)
+    root = torch.arange(batch) + 40
+
+    def drafted() -> tuple[torch.Tensor, ...]:
+        cache = Pass.of(batch, shape.top_k * shape.depth).fill(new_draft_cache(drafter, batch))
+        growth = None if least is None else ReachGrowth(shape, least[:batch], root.device)
+        tree = draft_levels(drafter, cache, last, root, stable, TEXT, shape, logits, growth)
+        decisions = [] if growth is None else growth.reaches
+        assert growth is None or len(growth.clock) == len(decisions)
+        levels = torch.tensor([0 if growth is None else growth.num_levels])
+        return tree.tokens, tree.parents, tree.levels, levels, torch.tensor(decisions)
+
+    calls = []
+    draft = PackedDraftLayer.draft
+    monkeypatch.setattr(PackedDraftLayer, "draft", lambda *arguments: calls.append(1) or draft(*arguments))
+    at_once = drafted()
+    assert calls
+    monkeypatch.setattr(PackedDraftLayer, "drafts", lambda *arguments: False)
+    by_levels = drafted()
+    assert len(calls) == 1
+    assert_same_bits(at_once[:4], by_levels[:4])
+    torch.testing.assert_close(at_once[4].double(), by_levels[4].double())
+
+
+def test_a_draft_needs_room_and_positions():
+    drafter = lora_drafters(tiny_target(), 4, torch.float32)[0]
+    cache = Pass.of(1, 6).fill(new_draft_cache(drafter, 1))
+    last, stable = torch.randn(1, 32), torch.tensor([TEXT])
+    arguments = last, drafter.logits(last), stable, TEXT, (3, 2), drafter.rope, cache
+
+    def pool(batch: int, most: int) -> NativeCandidates:
+        return NativeCandidates(batch, most, drafter.token_ids)
+
+    drafter.packed.draft(*arguments, pool(1, 10), None)
+    for unfit in (pool(1, 9), pool(2, 10)):
+        with pytest.raises(ValueError, match="room for 10"):
+            drafter.packed.draft(*arguments, unfit, None)
+    with pytest.raises(ValueError, match=r"torch\.float64"):
+        drafter.packed.draft(*arguments, pool(1, 10), torch.zeros(1))
+    with pytest.raises(IndexError):
+        drafter.packed.draft(last, arguments[1], torch.tensor([-2]), *arguments[3:], pool(1, 10), None)
 
 
 def test_long_texts_are_left_to_kernels_in_blocks():

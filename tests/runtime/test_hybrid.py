@@ -14,8 +14,7 @@ from drafterforge.drafters.base import DrafterSource
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.stack import StackedGroup
 from drafterforge.drafters.hybrid.model import HybridDrafter
-from drafterforge.drafters.hybrid.propose import HybridDrafting, LimitedGrowth
-from drafterforge.drafters.limits import FixedLimits
+from drafterforge.drafters.hybrid.propose import HybridDrafting
 from drafterforge.drafters.retrieval.model import Retrieval
 from drafterforge.errors import ConfigError, DrafterforgeError
 from drafterforge.runtime.batch import Batch
@@ -27,6 +26,7 @@ from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.shapes import default_shape
 from drafterforge.selectors.bandit import Bandit
 from drafterforge.tree.evidence import Evidence
+from drafterforge.tree.expand import ReachGrowth
 from drafterforge.tree.grow import TreeShape
 from drafterforge.tree.merge import Nodes, as_tree
 from tests.models import tiny_drafter, tiny_target
@@ -86,9 +86,10 @@ def test_unlikely_nodes_are_not_verified(target, eagle):
 
 
 def test_a_level_is_drafted_while_its_parents_are_likely():
-    reading = LimitedGrowth(TreeShape(9, 5, 2), FixedLimits(0.0, 0.3, 1.0), torch.tensor([1.0, 1.0, 0.3]))
+    reading = ReachGrowth(TreeShape(9, 5, 2), [0.3, 0.3, 1.0], torch.device("cpu"))
     scores = torch.tensor([[0.2, 0.15, 0.6], [0.1, 0.1, 0.1], [0.2, 0.15, 0.6]]).log()
-    assert reading.go_on(1, scores).tolist() == [True, False, False]  # retrieval may propose the last one
+    assert reading.go_on(1, scores).tolist() == [True, False, False]
+    assert reading.reaches == [pytest.approx([0.8, 0.2, 0.8])] and reading.num_levels == 2
     assert reading.nodes(torch.tensor([2, 3, 4]), scores).tolist() == [9, 9, 9]
 
 
@@ -219,7 +220,7 @@ def test_the_drafter_drafts_only_rows_for_which_retrieval_expects_too_few_tokens
     calls = []
 
     def draft(rows, growth, merging):
-        calls.append((rows, growth.ignorance.tolist(), len(merging.evidence)))
+        calls.append((rows, growth.least.tolist(), len(merging.evidence)))
         return as_tree(torch.tensor([7] * len(rows)), [Nodes([], [], [], [])] * len(rows))
 
     hybrid, promising = (
@@ -228,7 +229,8 @@ def test_the_drafter_drafts_only_rows_for_which_retrieval_expects_too_few_tokens
     )
     evidence = [Evidence.of([], 4.0, 2.0), promising, Evidence.of([(1.0, [1, 2])], 4.0, 2.0)]
     tree = HybridDrafting(hybrid).draft(evidence, torch.tensor([7, 8, 7]), TreeShape(9, 2, 2), draft)
-    assert calls == [([0, 2], pytest.approx([1.0, 32 / 33]), 2)]
+    least = hybrid.min_reach  # over the weight of the drafter: 1, and 32 / 33 beside an occurrence of weight 1
+    assert least > 0 and calls == [([0, 2], pytest.approx([least, least * 33 / 32]), 2)]
     assert tree.tokens.tolist() == [[7, 0, 0], [8, 1, 2], [7, 0, 0]]
     calls.clear()
     HybridDrafting(hybrid).draft([promising], torch.tensor([8]), TreeShape(9, 2, 2), draft)

@@ -19,6 +19,7 @@ from drafterforge.runtime.sampling import GREEDY, Sampling
 from drafterforge.runtime.verify_costs import VerifyCosts, costs_path, verify_costs
 from drafterforge.runtime.worth import FEWEST_UNREAD, LONGEST_PAUSE, NEURAL_PAUSE, SHORTEST_PAUSE, Traffic, Worth
 from drafterforge.tree.evidence import Evidence
+from drafterforge.tree.expand import ReachGrowth
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import likeliest
 from tests.models import tiny_drafter, tiny_target
@@ -171,8 +172,10 @@ def test_levels_are_counted_whether_a_tree_ends_by_its_depth_or_before(reaches, 
     row = worth.row(0.0, 1)
     row.uses_neural = True
     limits = worth.limits([row], 1, 5, "eagle")
+    growth = ReachGrowth(TreeShape(5, 3, 1), limits.least_reach(), torch.device("cpu"))
     for level, reach in enumerate(reaches, start=1):
-        limits.go_on(level, torch.tensor([reach]))
+        growth.go_on(level, torch.tensor([[reach]]).log())
+    limits.drafted(growth.num_levels, growth.reaches, growth.clock)
     assert limits.levels == levels
 
 

@@ -16,10 +16,10 @@ from drafterforge.drafters.eagle3.forward import Attend
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.row_drafters import RowDrafters
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.kernels.dispatch import kernels_of
+from drafterforge.kernels.dispatch import Pool, kernels_of
 from drafterforge.kernels.masks import Mask
 from drafterforge.tree.branch import expand_with_proposals
-from drafterforge.tree.expand import Growth, Step, expand
+from drafterforge.tree.expand import Growth, LevelSteps, ReachGrowth, expand
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.masks import level_mask, text_mask
 from drafterforge.tree.merge import RetrievalEvidence
@@ -110,23 +110,36 @@ def draft_levels(
     which trees with retrieval have anyway.
     """
     logits = drafter.logits(last) if logits is None else logits
-    step = level_step(drafter, cache, last, stable, base)
+    step = DrafterSteps(drafter, cache, last, stable, base)
     grow = expand_with_proposals if proposals else expand
     return grow(root, logits, shape, step, drafter.token_ids, growth, retrieval)
 
 
-def level_step(drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable: Tensor, base: int) -> Step:
-    """The `Step` that scores the children of each level's nodes; arguments as for `draft_levels`."""
-    hidden = last[:, None]
+class DrafterSteps(LevelSteps):
+    """Scores the children of each level's nodes; arguments as for `draft_levels`."""
 
-    def step(level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
-        nonlocal hidden
+    def __init__(self, drafter: FusedDrafter, cache: KeyValueCache, last: Tensor, stable: Tensor, base: int) -> None:
+        self.drafter, self.cache, self.stable, self.base = drafter, cache, stable, base
+        self.hidden = last[:, None]  # outputs of the beam before, [B, K, H]
+
+    def __call__(self, level: int, tokens: Tensor, origin: Tensor, reads: Tensor) -> Tensor:
+        """See `Step`."""
         count = tokens.shape[1]
-        cache.set_slots(base + reads.shape[2] - count, count)
-        mask = level_mask(reads, stable, base, last.dtype)
-        positions = (stable + level - 1)[:, None].expand(-1, count)
-        hidden, scores = layer_and_head(drafter, cache, tokens, hidden, positions, mask, origin)
-        hidden = hidden.unflatten(0, tokens.shape)
+        self.cache.set_slots(self.base + reads.shape[2] - count, count)
+        mask = level_mask(reads, self.stable, self.base, self.hidden.dtype)
+        positions = (self.stable + level - 1)[:, None].expand(-1, count)
+        hidden, scores = layer_and_head(self.drafter, self.cache, tokens, self.hidden, positions, mask, origin)
+        self.hidden = hidden.unflatten(0, tokens.shape)
         return scores.unflatten(0, tokens.shape)
 
-    return step
+    def draft(self, pool: Pool, logits: Tensor, shape: TreeShape, growth: ReachGrowth | None) -> bool:
+        """See `LevelSteps`."""
+        packed, levels = self.drafter.packed, (shape.depth, shape.top_k)
+        if packed is None or not packed.drafts(self.cache, pool, shape.top_k):
+            return False
+        least = None if growth is None else growth.least
+        parts = self.hidden[:, 0], logits, self.stable, self.base, levels
+        drafted = packed.draft(*parts, self.drafter.rope, self.cache, pool, least)
+        if growth is not None:
+            growth.num_levels, growth.reaches, growth.clock = drafted
+        return True

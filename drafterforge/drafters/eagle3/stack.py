@@ -14,7 +14,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
-from drafterforge.drafters.eagle3.propose import append_slots, draft_levels, layer_and_head, level_step, new_draft_cache
+from drafterforge.drafters.eagle3.propose import (
+    DrafterSteps,
+    append_slots,
+    draft_levels,
+    layer_and_head,
+    new_draft_cache,
+)
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.group import DrafterGroup, GroupProposer, TextReading
 from drafterforge.drafters.judging import Judgement, Truth, judge
@@ -281,7 +287,7 @@ class StackReading(TextReading):
         cache = KeyValueCache(1, len(roots), keys.shape[3], keys.shape[5], keys.dtype, keys.device)
         cache.reserve(base + num_nodes)
         cache.data[:, :, :, :, :base] = keys
-        return level_step(self.group.drafters.members[member], cache, self.outputs[member, roots - 1], roots, base)
+        return DrafterSteps(self.group.drafters.members[member], cache, self.outputs[member, roots - 1], roots, base)
 
 
 class Eagle3Proposer(GroupProposer):
@@ -304,7 +310,7 @@ class Eagle3Proposer(GroupProposer):
         base = max(group.stable)
         group.cache.reserve(base + depth)
         stable = torch.tensor(group.stable, device=root.device)
-        step = level_step(drafter, group.cache, self.last, stable, base)
+        step = DrafterSteps(drafter, group.cache, self.last, stable, base)
 
         def drawn(level: int, logits: Tensor) -> Tensor:
             """Logits [B, W] with which the beam of one node takes the drawn token."""

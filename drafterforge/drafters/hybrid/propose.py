@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from drafterforge.drafters.base import CandidateIndex, DraftRows, IndexedDrafting
@@ -16,6 +15,7 @@ from drafterforge.drafters.hybrid.model import HybridDrafter
 from drafterforge.drafters.limits import DraftLimits, FixedLimits
 from drafterforge.drafters.retrieval.propose import RetrievalProposer
 from drafterforge.tree.evidence import Evidence
+from drafterforge.tree.expand import ReachGrowth
 from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence, as_tree, join_trees, likeliest
 from drafterforge.tree.tries import MergeRule
@@ -79,8 +79,12 @@ class HybridDrafting(IndexedDrafting):
         if looked_up:
             parts.append((looked_up, as_tree(root[looked_up], [nodes[row] for row in looked_up])))
         if neural:
-            weights = torch.tensor([ignorance[row] for row in neural], device=root.device)
-            parts.append((neural, draft(neural, LimitedGrowth(shape, limits, weights), retrieval.of(neural))))
+            weights = [max(ignorance[row], TINY) for row in neural]
+            least = [reach / weight for reach, weight in zip(limits.least_reach(), weights, strict=True)]
+            growth = ReachGrowth(shape, least, root.device)
+            parts.append((neural, draft(neural, growth, retrieval.of(neural))))
+            reaches = [[reach * weight for reach, weight in zip(row, weights, strict=True)] for row in growth.reaches]
+            limits.drafted(growth.num_levels, reaches, growth.clock)
         return join_trees(parts, len(nodes))
 
     def rule(self, evidence: Evidence, shape: TreeShape) -> MergeRule:
@@ -89,19 +93,3 @@ class HybridDrafting(IndexedDrafting):
         drafts = sum(nodes.probabilities) < drafter.min_retrieval_tokens
         ignorance = evidence.ignorance(drafter.trust)
         return MergeRule(drafter.trust, drafter.min_probability, drafts, drafter.min_reach, ignorance)
-
-
-class LimitedGrowth:
-    """Drafts another level while `DraftLimits` finds its parents likely enough."""
-
-    def __init__(self, shape: TreeShape, limits: DraftLimits, ignorance: Tensor) -> None:
-        """ignorance: weight of the drafter's distribution against retrieval's evidence, in [0, 1], [B]."""
-        self.shape, self.limits, self.ignorance = shape, limits, ignorance
-
-    def go_on(self, level: int, scores: Tensor) -> Tensor:
-        """See `Growth`; scores: [B, S]."""
-        best = scores.topk(min(self.shape.top_k, scores.shape[1]), dim=1).values
-        return self.limits.go_on(level, best.exp().sum(dim=1) * self.ignorance)
-
-    def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
-        return torch.full_like(depths, self.shape.num_tokens)
