@@ -215,7 +215,7 @@ class SoloGroup(DrafterGroup):
 
 
 def _padded(rows: Sequence[Sequence[Tensor]]) -> Tensor:
-    """The rows [B, A, ...] of these parts, padded; most often one row of one part, of which nothing is copied."""
+    """The rows [B, A, ...] of these parts, padded; of a single part, as most often, a view."""
     joined = [row[0] if len(row) == 1 else torch.cat(list(row)) for row in rows]
     return joined[0][None] if len(joined) == 1 else pad_sequence(joined, batch_first=True)
 

@@ -22,14 +22,17 @@ class DraftLimits(Protocol):
         the drafter's distribution against retrieval's evidence, in [0, 1].
         """
 
-    def least_reach(self) -> Sequence[float]:
-        """Probability that a node of a level is accepted, from which another level is drafted, of each neural row."""
+    def least_reach(self, rows: Sequence[int]) -> Sequence[float]:
+        """For each of these rows, in which the neural drafter runs: how likely a level must be for another one.
+
+        A level is as likely as it is that the target accepts one of its nodes.
+        """
 
     def drafted(self, num_levels: int, reaches: Sequence[Sequence[float]], clock: Sequence[float]) -> None:
         """Learn what the neural drafter did.
 
-        reaches: those probabilities, [B] after each level but the last.  clock: when each was known, by
-        `time.perf_counter`.
+        reaches: how likely each level but the last was, of each row.  clock: when that was known, in seconds of a
+        monotonic clock.
         """
 
 
@@ -41,17 +44,15 @@ class FixedLimits:
     def __init__(self, min_probability: float, min_reach: float, min_retrieval_tokens: float) -> None:
         """min_retrieval_tokens: retrieval alone suffices if it is expected to add as many."""
         self.min_probability, self.min_reach = min_probability, min_reach
-        self.min_retrieval_tokens, self.num_neural = min_retrieval_tokens, 0
+        self.min_retrieval_tokens = min_retrieval_tokens
 
     def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
         """See `DraftLimits`."""
-        uses = expected < self.min_retrieval_tokens
-        self.num_neural += uses
-        return uses
+        return expected < self.min_retrieval_tokens
 
-    def least_reach(self) -> Sequence[float]:
+    def least_reach(self, rows: Sequence[int]) -> Sequence[float]:
         """See `DraftLimits`."""
-        return [self.min_reach] * self.num_neural
+        return [self.min_reach] * len(rows)
 
     def drafted(self, num_levels: int, reaches: Sequence[Sequence[float]], clock: Sequence[float]) -> None:
         """See `DraftLimits`."""

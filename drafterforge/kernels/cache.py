@@ -25,7 +25,7 @@ PAGE = 4096  # bytes, on most systems
 ALIGNMENT = 64  # bytes, as torch has it: vectors are read from one line of a cache
 MAX_SPARE_BYTES = 1 << 30
 
-Index = int | tuple[int, int]
+RowAndSlot = tuple[int, int]
 
 
 class KeyValueCache:
@@ -166,7 +166,7 @@ class KeyValueCache:
         sources: ascending in each row, none before its destination.
         """
         if on_gpu(self.data.device):
-            row, source, destination = (torch.tensor(x, device=self.data.device) for x in (rows, sources, destinations))
+            row, source, destination = torch.tensor([rows, sources, destinations], device=self.data.device)
             self.data[:, :, row, :, destination] = self.data[:, :, row, :, source]
         elif native.library() is not None:
             native.move_slots(self.data, rows, sources, destinations)
@@ -212,7 +212,7 @@ class KeyValueCache:
             self.data[:, :, count:, :, : source.filled] = stored[:, :, len(rows) :]
 
 
-def _copy_one_by_one(slots: Tensor, sources: Sequence[Index], destinations: Sequence[Index]) -> None:
+def _copy_one_by_one(slots: Tensor, sources: Sequence[RowAndSlot], destinations: Sequence[RowAndSlot]) -> None:
     """slots[destination] = slots[source], one after the other.
 
     Torch copies one slot in one thread.  It copies many in several, which then spin on the cores that `native.c` needs:

@@ -41,7 +41,7 @@ PackDraftLayer = Callable[
     [Tensor, Mapping[str, native_layers.Linear], Mapping[str, Tensor], Heads, float, bool, bool],
     PackedDraftLayer | None,
 ]
-Pool = Candidates | native_trees.NativeCandidates  # of a draft's candidates
+CandidatePool = Candidates | native_trees.NativeCandidates  # of a draft's candidates
 LookUp = Callable[[array, SuffixArray | None, LookUpSpec, int], tuple[Tensor, Tensor]]
 PackMLP = Callable[[Tensor, Tensor, float, Sequence[tuple[Tensor, Tensor]]], native.PackedMLP | None]
 
@@ -64,7 +64,7 @@ class Kernels:
     children_state: Callable[[Tensor, float], Tensor]
     reach: Callable[[Tensor, int], Tensor]
     worth: Callable[[Tensor, Tensor, Tensor], Tensor]
-    candidates: Callable[[int, int, Tensor | None], Pool]
+    candidates: Callable[[int, int, Tensor | None], CandidatePool]
     add_low_rank: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     add_expert_low_rank: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
     pack_linear: PackLinear  # returns None if weights are not packed

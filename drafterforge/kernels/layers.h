@@ -28,7 +28,7 @@ typedef struct {
 } draft_layer;
 
 /* Copies the rotations of the tokens, [batch * length, width / 2] each; returns 1 if a position is not in the table. */
-static int look_up(const passage *of, long width, float *cosines, float *sines) {
+static int copy_rotations(const passage *of, long width, float *cosines, float *sines) {
     const long half = width / 2;
     for (long row = 0; row < of->batch * of->length; row++) {
         const int64_t position = of->positions[row];
@@ -67,7 +67,7 @@ int df_decoder(const decoder_layer *layers, long count, const passage *of, float
     float *normed = memory, *qkv = normed + rows * hidden, *mixed = qkv + rows * heads * width;
     float *wide = mixed + rows * queries * width, *scratch = wide + rows * 3 * gated;
     float *cosines = scratch + rows * spare, *sines = cosines + rows * (width / 2);
-    int failed = look_up(of, width, cosines, sines);
+    int failed = copy_rotations(of, width, cosines, sines);
     for (long index = 0; index < count && !failed; index++) {
         const decoder_layer *layer = layers + index;
         float *keys_to = of->keys + index * of->layer_stride, *values_to = of->values + index * of->layer_stride;
@@ -141,7 +141,7 @@ int df_draft_layer(const draft_layer *layer, const passage *of, const int64_t *t
     float *x = memory, *queried = x + rows * 2 * hidden, *kv = queried + num * 2 * hidden;
     float *q = kv + rows * 2 * keys * width, *mixed = q + num * queries * width, *wide = mixed + num * queries * width;
     float *scratch = wide + num * 3 * gated, *cosines = scratch + rows * spare, *sines = cosines + rows * (width / 2);
-    int failed = look_up(of, width, cosines, sines);
+    int failed = copy_rotations(of, width, cosines, sines);
     if (failed) goto done;
     for (long row = 0; row < rows; row++) {
         float *to = x + row * 2 * hidden;
@@ -188,11 +188,13 @@ done:
 typedef struct {
     const float *hidden, *logits;      /* of the newest stable token of each row, [rows, hidden] and [rows, head's columns] */
     const int64_t *lengths, *names;    /* stable slots of each row; the token of each logit, or null */
-    const double *least;               /* reach from which a row has another level; null: all have all levels */
-    long rows, depth, children, beam, base, room; /* base: slot of the first level; room: candidates of a row */
+    const double *least;               /* reach from which each row has another level; null: all have all levels */
+    long rows, depth;
+    long children, beam;               /* of a node; most nodes of a level that have children, at least as many */
+    long base, room;                   /* slot of the first level; candidates that a row has room for */
     int64_t *tokens, *parents;         /* candidates, [rows, room] */
     float *scores;
-    double *reaches, *clock;           /* after each level but the last: [rows], and seconds of the monotonic clock */
+    double *reaches, *clock;           /* [depth - 1, rows] after each level but the last, and when: of a monotonic clock */
 } draft;
 
 /* Writes each row's reach, the summed probability of the `beam` best of a level, and whether it goes on; returns whether
@@ -209,13 +211,14 @@ static int decide(const draft *of, long beam, const float *scores, double *reach
     return any;
 }
 
-/* Drafts all levels: their slots begin at `base`, and of `from` the cache and the table of rotations are read.
+/* Drafts all levels, whose slots begin at `base`.  `from` holds the cache and the table of rotations; the rest of it is
+ * not read.
  *
  * levels: of the draft, as many as were drafted.  Returns as `df_decoder` does. */
 int df_draft(const draft_layer *layer, const passage *from, const draft *of, long queries, long keys, long width,
              float scale, float eps, long *levels, int threads) {
     const long rows = of->rows, hidden = layer->out.columns, columns = layer->head.columns;
-    const long widest = larger(of->children, of->beam), nodes = rows * widest, slots = widest * of->depth;
+    const long widest = of->beam, nodes = rows * widest, slots = widest * of->depth;
     const long fresh = nodes * of->children;
     const long longs = 5 * nodes + fresh; /* tokens, origins, positions, indices of two beams; places */
     const long floats = nodes * (2 * hidden + columns + of->base + slots + 2) + fresh;

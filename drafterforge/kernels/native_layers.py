@@ -71,7 +71,7 @@ class DraftedLevels(NamedTuple):
 
     count: int  # levels
     reaches: list[list[float]]  # of each row, after each level but the last
-    clock: list[float]  # when, by `time.perf_counter`
+    clock: list[float]  # when, in seconds of a monotonic clock
 
 
 class Linear(Protocol):
@@ -345,8 +345,9 @@ class PackedDraftLayer(_Layers):
         """Add all levels of a draft to an empty pool, as `tree.expand` does level by level.
 
         hidden: [B, H] and logits: [B, W], of each row's newest stable token.  lengths: stable slots of each row, [B]
-        int64.  base: slot of the first level.  shape: levels, and children of a node, which is also the most nodes of a
-        beam.  least: reach from which each row has another level, [B] float64; None: all have all.
+        int64.  base: slot of the first level; slots of all levels are reserved.  shape: levels, and children of a
+        node, which is also the most nodes of a beam.  least: reach from which each row has another level, [B] float64;
+        None: all have all.
         """
         (batch, width), (depth, beam) = logits.shape, shape
         hidden, logits = hidden.contiguous(), logits.contiguous()
@@ -357,7 +358,7 @@ class PackedDraftLayer(_Layers):
             native.require(least, (batch,), torch.double)
         names, tokens, parents, scores = pool.to_fill(batch, width, depth, beam)
         cache.set_slots(base, beam * (depth - 1))
-        cosines, sines = self._rotations(rope, lengths + (depth - 1))
+        cosines, sines = self._rotations(rope, lengths + max(depth - 2, 0))
         passage = _Passage(
             *self._stored(cache, batch),
             *(0, 0, 0, 0, 0, 0),  # of each level

@@ -1,6 +1,6 @@
 """Retrieval with retrieval.h: looking up a text's last tokens, and the likeliest tree of what followed them.
 
-Python takes ten times as long for both, between passes of a target that leave nothing of it in the processor's caches.
+Both happen in every cycle, and Python takes several times as long.
 Axes: N occurrences, D levels, P candidates of a drafter, T tree nodes without the root.
 """
 
@@ -44,23 +44,30 @@ class SuffixArray:
         for part in (self.text, self.order, self.starts):
             if part.dtype != np.int32 or part.ndim != 1 or not part.flags.c_contiguous:
                 raise ValueError(f"wanted contiguous int32 of one axis, got {part.dtype} {list(part.shape)}")
-        parts = self.text.ctypes.data, len(self.text), self.order.ctypes.data
-        object.__setattr__(self, "addresses", (*parts, self.starts.ctypes.data, len(self.starts)))
+
+    @property
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        """What C reads: tokens and their number, order, starts and their number."""
+        tokens, order, starts = (part.__array_interface__["data"][0] for part in (self.text, self.order, self.starts))
+        return tokens, len(self.text), order, starts, len(self.starts)
 
 
 def look_up(text: array[int], store: SuffixArray | None, spec: LookUpSpec, depth: int) -> tuple[Tensor, Tensor]:
     """Weights [N] float64 of earlier occurrences of the text's last tokens, and the tokens after each, [N, D] int32.
 
-    text: of C's 4-byte integers.  Those in the text come first; N is at most 2 * spec.max_matches.
+    text: an array of type "i".  Occurrences in the text come first, then those in the store, of each at most
+    spec.max_matches.
     """
-    if text.typecode != "i":
-        raise ValueError(f"wanted an array of type 'i', got {text.typecode!r}")
+    if text.typecode != "i" or text.itemsize != 4:
+        raise ValueError(f"wanted an array of type 'i' with 4 bytes, got {text.typecode!r} with {text.itemsize}")
+    if spec.min_ngram < 1 or spec.max_ngram < 1:
+        raise ValueError(f"wanted min_ngram and max_ngram of at least 1, got {spec.min_ngram} and {spec.max_ngram}")
     matches = min(spec.max_matches, len(text) + (0 if store is None else len(store.order)))
     weights, ahead = torch.empty(2 * matches, dtype=torch.double), torch.empty(2 * matches, depth, dtype=torch.int32)
     num_found = native.library().df_look_up(
         *text.buffer_info(),
         *(NO_STORE if store is None else store.addresses),
-        spec.max_ngram,
+        min(spec.max_ngram, max(len(text), 1)),
         spec.min_ngram,
         matches,
         spec.length_weight,
@@ -89,7 +96,8 @@ def likeliest(
 ) -> tuple[list[int], list[int], list[int], list[float]]:
     """Tokens, parents, levels and probabilities of the nodes of `merge.likeliest`, [T] each.
 
-    weights: [N] float64.  ahead: [N, D] int32.  candidates: tokens, scores and parents of a drafter, [P].
+    weights: [N] float64.  ahead: [N, D] int32.  candidates: tokens, scores and parents of a drafter, [P]; None: without
+    a drafter.
     """
     (num, depth), most, count = ahead.shape, max(num_tokens, 1), 0
     native.require(weights, (num,), torch.double)

@@ -219,7 +219,7 @@ class NativeCandidates:
         return native.address(self.names), *(part.data_ptr() for part in parts)
 
     def fill(self, depth: int, children: int, beam: int) -> None:
-        """Note that C has added so many levels."""
+        """Note that C has added so many levels; `level` cannot add others behind them."""
         self.ends = self._ends(depth, children, beam)
         self.size = self.ends[-1]
 

@@ -12,7 +12,7 @@ static void copy_ahead(const int32_t *text, long length, long position, long dep
 
 /* Earlier occurrences of the text's last tokens in the text itself, longest first, then the most recent first.
  *
- * places: scratch, [max_ngram, max_matches].  Returns their number. */
+ * counts, places: scratch, [max_ngram] and [max_ngram, max_matches].  Returns their number. */
 static long own_occurrences(const int32_t *text, long length, long max_ngram, long min_ngram, long max_matches,
                             double length_weight, double recency, long depth, long *counts, long *places,
                             double *weights, int32_t *ahead) {
@@ -58,6 +58,7 @@ static long stored_occurrences(const int32_t *text, long length, const int32_t *
         lows[ranges] = low, highs[ranges++] = high;
         if (ranges == longest) break;
         const long back = ranges + 1, token = text[length - back];
+        if (token < 0) break; /* it could be taken for a separator, before which nothing may be read */
         if (stored[order[low] - back] == token && stored[order[high - 1] - back] == token) continue;
         low = bisect(stored, order, low, high, back, token, 0);
         high = bisect(stored, order, low, high, back, token, 1);
@@ -71,8 +72,11 @@ static long stored_occurrences(const int32_t *text, long length, const int32_t *
         for (long pick = 0; pick < picks; pick++, found++) {
             const long place = low + pick * count / picks, position = order[place < inner_low ? place : place + hole];
             weights[found] = weight;
-            for (long at = 0; at < depth; at++)
-                ahead[found * depth + at] = position + at < num_stored ? stored[position + at] : SEPARATOR;
+            long inside = 1;
+            for (long at = 0; at < depth; at++) {
+                inside = inside && position + at < num_stored && stored[position + at] != SEPARATOR;
+                ahead[found * depth + at] = inside ? stored[position + at] : SEPARATOR;
+            }
         }
         inner_low = low, inner_high = high;
     }
@@ -81,14 +85,14 @@ static long stored_occurrences(const int32_t *text, long length, const int32_t *
 
 /* Weights of the occurrences of a text's last tokens, those in the text first, and the `depth` tokens after each.
  *
- * text: [length].  stored: tokens of a datastore, or null; order: places in it, by the tokens before them; starts
- * [num_starts]: first of `order` that follows each token.  weights: [2 max_matches].  ahead: [2 max_matches, depth].
- * Returns their number, or -1 if memory ran out. */
+ * text: [length].  min_ngram, max_ngram: at least 1.  stored: tokens of a datastore, or null; order: places in it, by the
+ * tokens before them; starts [num_starts]: index in `order` of the first place behind each token.  weights: [2
+ * max_matches].  ahead: [2 max_matches, depth].  Returns their number, or -1 if memory ran out. */
 int df_look_up(const int32_t *text, long length, const int32_t *stored, long num_stored, const int32_t *order,
                 const int32_t *starts, long num_starts, long max_ngram, long min_ngram, long max_matches,
                 double length_weight, double recency, double store_weight, long depth, double *weights,
                 int32_t *ahead) {
-    if (!length) return 0;
+    if (!length || min_ngram > max_ngram) return 0;
     long *scratch = malloc(max_ngram * (max_matches + 2) * sizeof(long));
     if (!scratch) return -1;
     long found = own_occurrences(text, length, max_ngram, min_ngram, max_matches, length_weight, recency, depth, scratch,
@@ -195,7 +199,7 @@ int df_likeliest(const double *weights, const int32_t *ahead, long num, long dep
     sprout *heap = (sprout *)memory, *nodes = heap + most;
     double *numbers = (double *)(nodes + num_tokens);
     long *free_places = (long *)(numbers + num + widest);
-    groups split_by = {.shares = numbers, .tokens = free_places, .firsts = free_places + num,
+    groups found = {.shares = numbers, .tokens = free_places, .firsts = free_places + num,
                        .counts = free_places + 2 * num, .ranks = free_places + 3 * num};
     long *slot = free_places + 4 * num, *arena = slot + num;          /* arena: [1 + depth, num] */
     followers next = {.guesses = numbers + num, .tokens = arena + num * (depth + 1)};
@@ -208,7 +212,7 @@ int df_likeliest(const double *weights, const int32_t *ahead, long num, long dep
             node = pop(heap, size--);
             nodes[parent] = node;
         }
-        split(weights, ahead, depth, arena + node.first, node.count, node.level, &split_by, arena + used, slot);
+        split(weights, ahead, depth, arena + node.first, node.count, node.level, &found, arena + used, slot);
         next.count = 0;
         for (long at = 0; at < num_candidates; at++) {
             if (parents[at] != node.candidate || !(scores[at] > -INFINITY)) continue;
@@ -216,27 +220,27 @@ int df_likeliest(const double *weights, const int32_t *ahead, long num, long dep
             if (place < 0) place = next.count++;
             const double above = parents[at] >= 0 ? scores[parents[at]] : 0.;
             next.tokens[place] = tokens[at], next.indices[place] = at, next.guesses[place] = exp(scores[at] - above);
-            next.slots[place] = place_of(split_by.tokens, split_by.count, tokens[at]);
+            next.slots[place] = place_of(found.tokens, found.count, tokens[at]);
         }
         const double unsure = doubt / pow(length_weight, node.level) * (next.count ? trust : 1.);
-        const double total = split_by.total + unsure;
-        const long guessed = next.count, best = split_by.count > 1 && top_k < split_by.count ? top_k : split_by.count;
+        const double total = found.total + unsure;
+        const long guessed = next.count, best = found.count > 1 && top_k < found.count ? top_k : found.count;
         for (long rank = 0; rank < best; rank++) {
-            const long group = split_by.ranks[rank];
-            if (place_of(next.tokens, guessed, split_by.tokens[group]) >= 0) continue;
-            next.tokens[next.count] = split_by.tokens[group], next.slots[next.count] = group;
+            const long group = found.ranks[rank];
+            if (place_of(next.tokens, guessed, found.tokens[group]) >= 0) continue;
+            next.tokens[next.count] = found.tokens[group], next.slots[next.count] = group;
             next.indices[next.count] = -2, next.guesses[next.count++] = 0.; /* no candidate has it as its parent */
         }
         for (long at = 0; at < next.count; at++) {
             const long group = next.slots[at];
-            const double share = group < 0 ? 0. : split_by.shares[group];
+            const double share = group < 0 ? 0. : found.shares[group];
             const double likely = node.likely * ((share + unsure * next.guesses[at]) / total);
             if (!(likely >= min_probability && likely > 0.)) continue;
             const sprout added = {likely, node.level + 1, created++, next.tokens[at], parent, next.indices[at],
-                                  group < 0 ? 0 : used + split_by.firsts[group], group < 0 ? 0 : split_by.counts[group]};
+                                  group < 0 ? 0 : used + found.firsts[group], group < 0 ? 0 : found.counts[group]};
             push(heap, size++, added);
         }
-        for (long group = 0; group < split_by.count; group++) used += split_by.counts[group];
+        for (long group = 0; group < found.count; group++) used += found.counts[group];
         if (!size || count >= num_tokens - 1) break;
     }
     if (num_prices) {

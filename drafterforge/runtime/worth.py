@@ -136,20 +136,23 @@ class CycleLimits(DraftLimits):
         self.seconds += self.clock[0] - began
         return state.uses_neural
 
-    def least_reach(self) -> list[float]:
+    def least_reach(self, rows: Sequence[int]) -> list[float]:
         """See `DraftLimits`."""
-        neural, worth = [state for state in self.rows if state.uses_neural], self.worth
-        share, price = max(worth.level_share.value, 1e-6), self.rate * worth.level_s.value / len(neural)
+        began, worth = time.perf_counter(), self.worth
+        share, price = max(worth.level_share.value, 1e-6), self.rate * worth.level_s.value / len(rows)
         # what the next level is expected to bring exceeds its seconds, and those of verifying a node of it
-        return [(price / state.calibration + self.min_probability) / share for state in neural]
+        least = [(price / self.rows[row].calibration + self.min_probability) / share for row in rows]
+        self.seconds += time.perf_counter() - began
+        return least
 
     def drafted(self, num_levels: int, reaches: Sequence[Sequence[float]], clock: Sequence[float]) -> None:
         """See `DraftLimits`."""
-        self.levels = num_levels
+        began, self.levels = time.perf_counter(), num_levels
         self.clock += clock
         for before, after in pairwise(reaches):
             shares = [min(new / max(old, 1e-6), 1.0) for new, old in zip(after, before, strict=True)]
             self.worth.level_share.add(sum(shares) / len(shares))
+        self.seconds += time.perf_counter() - began
 
 
 class Worth:

@@ -22,7 +22,7 @@ class Evidence:
     """Continuations of earlier occurrences of the text's last tokens, up to the requested depth.  On the host."""
 
     weights: Tensor  # [N] float64
-    ahead: Tensor  # the tokens that followed, [N, D] int32; nothing follows a SEPARATOR
+    ahead: Tensor  # the tokens that followed, [N, D] int32, padded with SEPARATOR
     doubt: float  # weight of all other continuations
     length_weight: float  # factor of an occurrence's weight for each further token that matches
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from drafterforge.kernels.candidates import Candidates
-from drafterforge.kernels.dispatch import Pool, kernels_of
+from drafterforge.kernels.dispatch import CandidatePool, kernels_of
 from drafterforge.tree.grow import Tree, TreeShape, root_only
 from drafterforge.tree.masked_growth import MaskedGrowth
 from drafterforge.tree.merge import RetrievalEvidence, merge_trees
@@ -43,9 +43,10 @@ class ReachGrowth:
     def __init__(self, shape: TreeShape, least: Sequence[float], device: torch.device) -> None:
         """least: summed probability of the best top_k candidates of a level from which there is another, [B]."""
         self.shape, self.least = shape, torch.tensor(least, dtype=torch.double, device=device)
+        self.limits = list(least)
         self.num_levels = 1  # that were drafted
         self.reaches: list[list[float]] = []  # summed probabilities of each row, after each level but the last
-        self.clock: list[float] = []  # when each of these was known, by `time.perf_counter`
+        self.clock: list[float] = []  # when each of these was known, in seconds of a monotonic clock
 
     def go_on(self, level: int, scores: Tensor) -> Tensor:
         """See `Growth`."""
@@ -53,9 +54,8 @@ class ReachGrowth:
         reach = best.exp().sum(dim=1, dtype=torch.double)
         self.reaches.append(reach.tolist())
         self.clock.append(time.perf_counter())
-        going = reach >= self.least
-        self.num_levels += bool(going.any())
-        return going
+        self.num_levels += any(value >= limit for value, limit in zip(self.reaches[-1], self.limits, strict=True))
+        return reach >= self.least
 
     def nodes(self, depths: Tensor, scores: Tensor) -> Tensor:
         """See `Growth`."""
@@ -70,7 +70,7 @@ class LevelSteps(ABC):
         """See `Step`."""
 
     @abstractmethod
-    def draft(self, pool: Pool, logits: Tensor, shape: TreeShape, growth: ReachGrowth | None) -> bool:
+    def draft(self, pool: CandidatePool, logits: Tensor, shape: TreeShape, growth: ReachGrowth | None) -> bool:
         """Add all levels to an empty pool, and tell `growth` what was decided; False: it does not, for this pool."""
 
 
@@ -122,7 +122,7 @@ def expand(
     return Tree(*pool.cut(root, shape.num_tokens if masked else int(counts.max()), counts))
 
 
-def _add_levels(pool: Pool, logits: Tensor, shape: TreeShape, step: Step, growth: Growth | None) -> Tensor:
+def _add_levels(pool: CandidatePool, logits: Tensor, shape: TreeShape, step: Step, growth: Growth | None) -> Tensor:
     """Add levels to an empty pool one by one; returns those of each row, [B].  Arguments as for `expand`."""
     top_k, masked = min(shape.top_k, logits.shape[-1]), isinstance(growth, MaskedGrowth)
     tokens, origin, newest = pool.level(logits[:, None], top_k, top_k)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from heapq import heappop, heappush
 from itertools import count
+from operator import add
 from typing import NamedTuple
 
 import torch
@@ -92,7 +94,7 @@ def _fill(numbers: Tensor, evidence: Evidence, capacity: int, top_k: int, depth:
             for column, value in zip(columns, node, strict=True):
                 column.append(value)
         shares, followers = split_occurrences(occurrences, level)
-        total = sum(shares.values())
+        total = reduce(add, shares.values(), 0.0)  # as in `merge.likeliest`
         totals.append(total)
         doubts.append(evidence.doubt / evidence.length_weight**level)
         if level < depth:

@@ -21,13 +21,17 @@ from drafterforge.drafters.retrieval.model import (
     weighted_occurrences,
 )
 from drafterforge.errors import ArtifactError
-from drafterforge.tree.evidence import SEPARATOR, Evidence
+from drafterforge.kernels.dispatch import retrieval_kernels
+from drafterforge.tree.evidence import SEPARATOR
 from drafterforge.tree.merge import Nodes, likeliest
 
 TOKENS = st.lists(st.integers(0, 2), max_size=40)
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=12), max_size=6)
 SPECS = st.builds(
-    RetrievalSpec, max_ngram=st.integers(2, 5), min_ngram=st.integers(1, 2), max_matches=st.sampled_from([1, 2, 5, 100])
+    RetrievalSpec,
+    max_ngram=st.integers(1, 5),
+    min_ngram=st.integers(1, 3),
+    max_matches=st.sampled_from([0, 1, 2, 5, 100]),
 )
 QUICK = settings(max_examples=100, deadline=None)
 
@@ -104,12 +108,32 @@ def test_lookup_names_the_longest_matches_of_a_slow_search_and_never_crosses_seq
 @given(TOKENS, st.none() | SEQUENCES, SPECS, st.integers(0, 5))
 def test_native_c_and_python_find_the_same_occurrences(tokens, sequences, spec, depth):
     index, store = index_of(tokens, spec), None if sequences is None else Datastore.build(sequences)
-    expected = Evidence.of(weighted_occurrences(index, store, depth), spec.doubt, spec.length_weight).occurrences
-    looked_up = evidence_of(index, store, depth).occurrences
-    assert [weight for weight, _ in looked_up] == [weight for weight, _ in expected]
-    for (_, ahead), (_, slow) in zip(looked_up, expected, strict=True):
-        upto = ahead.index(SEPARATOR) + 1 if SEPARATOR in ahead else depth  # what follows belongs to other sequences
-        assert ahead[:upto] == [*slow, *[SEPARATOR] * depth][:upto]
+    slow = weighted_occurrences(index, store, depth)
+    assert evidence_of(index, store, depth).occurrences == [
+        (weight, until_separator(ahead, depth)) for weight, ahead in slow
+    ]
+
+
+def until_separator(ahead: list[int], depth: int) -> list[int]:
+    """The tokens before the first separator, padded with separators."""
+    end = ahead.index(SEPARATOR) if SEPARATOR in ahead else len(ahead)
+    return [*ahead[:end], *[SEPARATOR] * (depth - end)]
+
+
+@pytest.mark.parametrize("lengths", [{"min_ngram": 0}, {"max_ngram": 0}, {"min_ngram": -3}])
+def test_suffixes_without_tokens_are_not_looked_up(lengths):
+    spec = RetrievalSpec(**lengths)
+    if retrieval_kernels() is None:
+        assert index_of([1, 2, 1], spec).occurrences() in ([], [(1, [1])])
+        return
+    with pytest.raises(ValueError, match="of at least 1"):
+        evidence_of(index_of([1, 2, 1], spec), None, 2)
+
+
+def test_a_text_with_a_separator_matches_nothing_before_it():
+    store = Datastore.build([[2, 3], [5, 2, 4]])
+    spec = RetrievalSpec(max_ngram=4)
+    assert [ahead for _, ahead in evidence_of(index_of([9, SEPARATOR, 2], spec), store, 1).occurrences] == [[3], [4]]
 
 
 @QUICK

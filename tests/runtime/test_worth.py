@@ -172,7 +172,7 @@ def test_levels_are_counted_whether_a_tree_ends_by_its_depth_or_before(reaches, 
     row = worth.row(0.0, 1)
     row.uses_neural = True
     limits = worth.limits([row], 1, 5, "eagle")
-    growth = ReachGrowth(TreeShape(5, 3, 1), limits.least_reach(), torch.device("cpu"))
+    growth = ReachGrowth(TreeShape(5, 3, 1), limits.least_reach([0]), torch.device("cpu"))
     for level, reach in enumerate(reaches, start=1):
         growth.go_on(level, torch.tensor([[reach]]).log())
     limits.drafted(growth.num_levels, growth.reaches, growth.clock)

@@ -16,7 +16,7 @@ from drafterforge.drafters.eagle3.forward import Attend
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.row_drafters import RowDrafters
 from drafterforge.kernels.cache import KeyValueCache
-from drafterforge.kernels.dispatch import Pool, kernels_of
+from drafterforge.kernels.dispatch import CandidatePool, kernels_of
 from drafterforge.kernels.masks import Mask
 from drafterforge.tree.branch import expand_with_proposals
 from drafterforge.tree.expand import Growth, LevelSteps, ReachGrowth, expand
@@ -132,7 +132,7 @@ class DrafterSteps(LevelSteps):
         self.hidden = hidden.unflatten(0, tokens.shape)
         return scores.unflatten(0, tokens.shape)
 
-    def draft(self, pool: Pool, logits: Tensor, shape: TreeShape, growth: ReachGrowth | None) -> bool:
+    def draft(self, pool: CandidatePool, logits: Tensor, shape: TreeShape, growth: ReachGrowth | None) -> bool:
         """See `LevelSteps`."""
         packed, levels = self.drafter.packed, (shape.depth, shape.top_k)
         if packed is None or not packed.drafts(self.cache, pool, shape.top_k):

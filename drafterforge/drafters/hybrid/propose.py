@@ -1,6 +1,6 @@
 """Drafting of one tree by a neural drafter and retrieval together; decoding and replays share it.
 
-Axes: B rows, S candidates of a level.
+Axes: B rows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from drafterforge.tree.grow import Tree, TreeShape
 from drafterforge.tree.merge import RetrievalEvidence, as_tree, join_trees, likeliest
 from drafterforge.tree.tries import MergeRule
 
+LEAST_IGNORANCE = 1e-9  # weight of the neural drafter that is divided by
 TINY = 1e-9  # probability below which no candidate is proposed
 
 
@@ -79,8 +80,8 @@ class HybridDrafting(IndexedDrafting):
         if looked_up:
             parts.append((looked_up, as_tree(root[looked_up], [nodes[row] for row in looked_up])))
         if neural:
-            weights = [max(ignorance[row], TINY) for row in neural]
-            least = [reach / weight for reach, weight in zip(limits.least_reach(), weights, strict=True)]
+            weights = [max(ignorance[row], LEAST_IGNORANCE) for row in neural]
+            least = [reach / weight for reach, weight in zip(limits.least_reach(neural), weights, strict=True)]
             growth = ReachGrowth(shape, least, root.device)
             parts.append((neural, draft(neural, growth, retrieval.of(neural))))
             reaches = [[reach * weight for reach, weight in zip(row, weights, strict=True)] for row in growth.reaches]

@@ -29,6 +29,7 @@ from drafterforge.tree.evidence import SEPARATOR, Evidence
 KIND = "retrieval"
 FILE = "datastore.safetensors"
 REMEDY = "train the retrieval drafter again"
+MOST_IDS = 1 << 24  # of any vocabulary
 NARROW_SEPARATOR = 0xFFFF  # the separator in files with uint16 tokens
 
 Match = tuple[int, list[int]]
@@ -69,9 +70,10 @@ class ContextIndex:
             if not len(longer):
                 break
             lengths[longer] = length
-        best = np.argsort(-lengths, kind="stable")[: spec.max_matches]
+        matches = np.flatnonzero(lengths >= max(spec.min_ngram, 1))
+        best = matches[np.argsort(-lengths[matches], kind="stable")[: spec.max_matches]]
         by_length = groupby(zip(lengths[best].tolist(), ends[best].tolist(), strict=True), key=itemgetter(0))
-        return [(length, [end for _, end in part]) for length, part in by_length if length >= spec.min_ngram]
+        return [(length, [end for _, end in part]) for length, part in by_length]
 
 
 class Datastore:
@@ -82,8 +84,8 @@ class Datastore:
         order = suffix_order(text)
         self._text = text
         self.text, self.order = memoryview(text), memoryview(order)  # items are Python integers
-        starts = np.searchsorted(text[order - 1], np.arange(text.max() + 2)).astype(np.int32)
-        self.starts = memoryview(starts)  # first of `order` after each token
+        starts = np.concatenate(([0], np.bincount(text[order - 1]).cumsum())).astype(np.int32)
+        self.starts = memoryview(starts)  # index in `order` of the first place behind each token
         self.suffixes = SuffixArray(text, order, starts)
 
     @staticmethod
@@ -216,10 +218,9 @@ class Datastore:
             text = np.where(text == NARROW_SEPARATOR, SEPARATOR, text.astype(np.int32))
         if len(text) == 0 or text[0] != SEPARATOR or text[-1] != SEPARATOR or text.min() < SEPARATOR:
             raise ArtifactError(f"{path}: text is not a list of token sequences with separators around them; {REMEDY}")
-        if vocab_size is not None and text.max() >= vocab_size:
-            raise ArtifactError(
-                f"{path} holds the token id {text.max()}, but the target has {vocab_size} ids; {REMEDY}"
-            )
+        if text.max() >= (vocab_size or MOST_IDS):
+            limit = f"the target has {vocab_size} ids" if vocab_size else f"no vocabulary has {MOST_IDS} ids"
+            raise ArtifactError(f"{path} holds the token id {text.max()}, but {limit}; {REMEDY}")
         store = Datastore(text.astype(np.int32))
         if config != store._config():
             raise ArtifactError(f"{folder / 'config.json'} says {shorten(config)}, wanted {store._config()}; {REMEDY}")
