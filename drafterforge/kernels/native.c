@@ -1022,10 +1022,7 @@ static void attend(const float *queries[LANES], const float *masks[LANES], float
     long slot = 0;
     for (; slot + 8 <= used; slot += 8) {
         const float *key = keys + slot * width;
-        for (long at = 0; at < 8 * width; at += 16) {
-            __builtin_prefetch(key + SOON * width + at);
-            __builtin_prefetch(values + slot * width + at);
-        }
+        for (long at = 0; at < 8 * width; at += 16) __builtin_prefetch(key + SOON * width + at);
         vec acc[8];
 #pragma GCC unroll 8
         for (int part = 0; part < 8; part++) acc[part] = (vec){0};
