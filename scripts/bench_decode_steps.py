@@ -9,6 +9,7 @@ from typing import Any
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.kernels.attention import additive
+from drafterforge.kernels.dispatch import CandidatePool
 from drafterforge.runtime.engine import Engine
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
@@ -21,11 +22,19 @@ NODE_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 class RecordedLayer:
     """Stands for a drafter's packed layer and head, see `native_layers`."""
 
-    def __init__(self, layer: Any, compute: Callable[..., Any]) -> None:
-        self.takes, self.compute = layer.takes, compute
+    def __init__(self, layer: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self.takes, self.drafts = layer.takes, layer.drafts
+        self.compute, self.draft = wrap(layer), wrap(layer.draft)
 
     def __call__(self, *args: Any) -> Any:
         return self.compute(*args)
+
+
+def emptied(argument: Any) -> Any:
+    """An argument for another call: a pool of candidates is filled once."""
+    if isinstance(argument, CandidatePool):
+        return type(argument)(argument.batch, argument.most, argument.names)
+    return argument
 
 
 class Recorder:
@@ -39,7 +48,7 @@ class Recorder:
             for name in names:
                 setattr(model, name, self._wrap(getattr(model, name)))
         if drafter.packed is not None:
-            drafter.packed = RecordedLayer(drafter.packed, self._wrap(drafter.packed))
+            drafter.packed = RecordedLayer(drafter.packed, self._wrap)
 
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -49,7 +58,7 @@ class Recorder:
                 def repeat() -> None:
                     for cache, *state in states:
                         cache.start, cache.slots, cache.used = state
-                    function(*args, **kwargs)
+                    function(*map(emptied, args), **kwargs)
 
                 self.calls.append(repeat)
             began = time.perf_counter()
