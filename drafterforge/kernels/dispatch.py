@@ -32,7 +32,7 @@ from drafterforge.kernels import (
 from drafterforge.kernels.attention import AttendLayer, Heads
 from drafterforge.kernels.candidates import Candidates
 from drafterforge.kernels.masks import Mask
-from drafterforge.kernels.native_layers import PackedDraftLayer
+from drafterforge.kernels.native_draft import PackedDraftLayer
 from drafterforge.kernels.native_retrieval import LookUpSpec, SuffixArray
 
 PackLinear = Callable[[Tensor, Tensor | None, bool, bool], native_linear.PackedLinear | None]
@@ -127,7 +127,7 @@ NATIVE = Kernels(
     low_rank.add_expert_low_rank,
     pack_linear=native_linear.PackedLinear,
     pack_decoder=native_layers.pack_decoder,
-    pack_draft_layer=native_layers.PackedDraftLayer,
+    pack_draft_layer=PackedDraftLayer,
     pack_mlp=native.PackedMLP,
     prompt_chunk=48,
 )

@@ -1,16 +1,16 @@
-"""Decoder layers in one call, with layers.h: for few rows, calling a kernel from Python takes as long as the kernel.
+"""A target's decoder layers in one call, with layers.h, and what they have in common with a drafter's layer.
 
-A target's results have the bits of its kernels called one by one.  A drafter's heads are rotated by torch elsewhere,
-which may round twice.  All results are batch-invariant.
+For few rows, calling a kernel from Python takes as long as the kernel.  Results have the bits of kernels called one by
+one, and are batch-invariant.
 Axes: B sequences, T tokens of each, R = B * T rows, S slots that attention reads, H hidden, D head width.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
-from ctypes import c_double, c_int, c_int64, c_long, c_void_p
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from ctypes import c_int64, c_long, c_void_p
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,15 +21,14 @@ from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.masks import Mask
 from drafterforge.kernels.native import MOST_QUERIES, address
 from drafterforge.kernels.native_linear import NATIVE_ROWS, PackedAddition, PackedLinear, Projection
-from drafterforge.kernels.native_trees import NativeCandidates
 from drafterforge.kernels.rope import RopeTable
 
 OUT_OF_RANGE = 1  # what functions of layers.h return then; 2: no memory
-DRAFT_NORMS = ("input_norm", "hidden_norm", "post_norm", "norm")
-DRAFT_PROJECTIONS = ("q", "kv", "out", "gate_up", "down", "head")
 
 
-class _Passage(ctypes.Structure):
+class Passage(ctypes.Structure):
+    """Tokens of a pass, and the cache that it writes and reads, as C reads them."""
+
     _fields_ = (
         *((name, c_void_p) for name in ("keys", "values")),
         *((name, c_long) for name in ("layer_stride", "batch_stride", "slots")),
@@ -47,31 +46,6 @@ class _DecoderLayer(ctypes.Structure):
         *((name, c_void_p) for name in ("input_norm", "post_norm", "q_norm", "k_norm")),
         *((name, Projection) for name in ("qkv", "out", "gate_up", "down")),
     )
-
-
-class _DraftLayer(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("embedding", *DRAFT_NORMS)),
-        *((name, Projection) for name in DRAFT_PROJECTIONS),
-        ("vocabulary", c_long),
-        *((name, c_int) for name in ("norm_before_residual", "norm_output")),
-    )
-
-
-class _Draft(ctypes.Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("hidden", "logits", "lengths", "names", "least")),
-        *((name, c_long) for name in ("rows", "depth", "children", "beam", "base", "room")),
-        *((name, c_void_p) for name in ("tokens", "parents", "scores", "reaches", "clock")),
-    )
-
-
-class DraftedLevels(NamedTuple):
-    """What was decided while a draft grew."""
-
-    count: int  # levels
-    reaches: list[list[float]]  # of each row, after each level but the last
-    clock: list[float]  # when, in seconds of a monotonic clock
 
 
 class Linear(Protocol):
@@ -93,7 +67,7 @@ class DecoderLayer(Protocol):
     down: Linear
 
 
-class _Layers:
+class Layers:
     """What targets and drafters have in common."""
 
     def __init__(self, linears: Sequence[Linear], heads: Heads, eps: float) -> None:
@@ -101,7 +75,7 @@ class _Layers:
         self.heads, self.eps = heads, eps
         self.any_rows = all(packed.any_rows for packed in self.packed)
 
-    def _require_widths(self, names: Sequence[str], **widths: tuple[int, int]) -> None:
+    def require_widths(self, names: Sequence[str], **widths: tuple[int, int]) -> None:
         """Refuse projections, repeating in the order of `names`, that are not [out, in] as given by name."""
         for index, packed in enumerate(self.packed):
             name = names[index % len(names)]
@@ -119,15 +93,15 @@ class _Layers:
         is_additive = isinstance(mask, Tensor) and mask.dtype == torch.float32 and mask.is_contiguous()
         return queries <= MOST_QUERIES and is_additive and mask.shape[1] == queries
 
-    def _passage(
+    def passage(
         self, positions: Tensor, queries: int, rope: RopeTable, cache: KeyValueCache, mask: Tensor | None
-    ) -> tuple[_Passage, list[Tensor | None]]:
+    ) -> tuple[Passage, list[Tensor | None]]:
         """The passage, and the tensors to keep until C returns: it holds only addresses.
 
         positions: [B, T].  mask: None: one query of each row reads all slots, or texts begin in this pass (causal).
         """
         batch, length = positions.shape
-        stored, (cosines, sines) = self._stored(cache, batch), self._rotations(rope, positions)
+        stored, (cosines, sines) = self.stored(cache, batch), self.rotations(rope, positions)
         positions = positions.contiguous()
         native.require(positions, (batch, length), torch.long)
         if mask is None and queries > 1:  # `tril` would start torch's threads, which compete with ours for the cores
@@ -138,7 +112,7 @@ class _Layers:
         slots = None if cache.slots is None else cache.slots.contiguous()
         if slots is not None:
             native.require(slots, (batch, length), torch.long)
-        passage = _Passage(
+        passage = Passage(
             *stored,
             address(slots),
             cache.start,
@@ -154,7 +128,7 @@ class _Layers:
         )
         return passage, [cache.active, positions, cosines, sines, mask, slots]
 
-    def _stored(self, cache: KeyValueCache, batch: int) -> tuple[int, int, int, int, int]:
+    def stored(self, cache: KeyValueCache, batch: int) -> tuple[int, int, int, int, int]:
         """Addresses of keys and values, strides of layers and rows, and slots of a cache."""
         data, width = cache.active, self.heads.width
         if data.dtype != torch.float32 or data.shape[2:4] != (batch, self.heads.keys) or data.shape[5] != width:
@@ -164,7 +138,7 @@ class _Layers:
         values = data.data_ptr() + data.stride(1) * data.element_size()
         return data.data_ptr(), values, data.stride(0), data.stride(2), data.shape[4]
 
-    def _rotations(self, rope: RopeTable, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def rotations(self, rope: RopeTable, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines up to these positions."""
         cosines, sines = rope.table(positions, torch.float32)
         native.require(cosines, (len(sines), 1, 1, self.heads.width // 2))
@@ -172,12 +146,13 @@ class _Layers:
         return cosines, sines
 
     @property
-    def _constants(self) -> tuple[int, int, int, float, float]:
+    def constants(self) -> tuple[int, int, int, float, float]:
+        """Queries and keys of a token, head width, factor of scores, and the eps of norms."""
         heads = self.heads
         return heads.queries, heads.keys, heads.width, heads.width**-0.5, self.eps
 
 
-class PackedDecoder(_Layers):
+class PackedDecoder(Layers):
     """All decoder layers of a target."""
 
     def __init__(self, layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> None:
@@ -185,7 +160,7 @@ class PackedDecoder(_Layers):
         linears = [linear for layer in layers for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
         super().__init__(linears, heads, eps)
         self.hidden, gated, width = self.packed[0].depth, self.packed[3].depth, heads.queries * heads.width
-        self._require_widths(
+        self.require_widths(
             ("qkv", "out", "gate_up", "down"),
             qkv=(width + 2 * heads.keys * heads.width, self.hidden),
             out=(self.hidden, width),
@@ -194,8 +169,8 @@ class PackedDecoder(_Layers):
         )
         self.gains = [
             [
-                *(_gain(gain, self.hidden) for gain in (layer.input_norm, layer.post_norm)),
-                *(_gain(gain, heads.width) for gain in (layer.q_norm, layer.k_norm)),
+                *(checked_gain(gain, self.hidden) for gain in (layer.input_norm, layer.post_norm)),
+                *(checked_gain(gain, heads.width) for gain in (layer.q_norm, layer.k_norm)),
             ]
             for layer in layers
         ]
@@ -221,7 +196,7 @@ class PackedDecoder(_Layers):
         """
         rows, hidden = positions.numel(), self.hidden
         native.require(x, (rows, hidden))
-        passage, _tensors = self._passage(positions, positions.shape[1], rope, cache, mask)
+        passage, _tensors = self.passage(positions, positions.shape[1], rope, cache, mask)
         features = torch.empty(rows, len(taps) * hidden)
         tapped = (c_int64 * len(taps))(*taps)
         failed = native.library().df_decoder(
@@ -229,168 +204,14 @@ class PackedDecoder(_Layers):
             len(self.layers),
             ctypes.addressof(passage),
             x.data_ptr(),
-            *self._constants,
+            *self.constants,
             ctypes.addressof(tapped),
             len(taps),
             features.data_ptr(),
             torch.get_num_threads(),
         )
-        _check(failed, passage.slots)
+        raise_failure(failed, passage.slots)
         return features
-
-
-class PackedDraftLayer(_Layers):
-    """The layer and the head of an EAGLE-3 drafter."""
-
-    def __init__(
-        self,
-        embedding: Tensor,
-        linears: Mapping[str, Linear],
-        gains: Mapping[str, Tensor],
-        heads: Heads,
-        eps: float,
-        norm_before_residual: bool,
-        norm_output: bool,
-    ) -> None:
-        """embedding: [V, H].  linears: those of DRAFT_PROJECTIONS, packed.  gains: those of DRAFT_NORMS, [H]."""
-        super().__init__([linears[name] for name in DRAFT_PROJECTIONS], heads, eps)
-        width, keys, gated = heads.queries * heads.width, 2 * heads.keys * heads.width, self.packed[4].depth
-        self.hidden, self.num_logits = self.packed[2].out, self.packed[5].out
-        self._require_widths(
-            DRAFT_PROJECTIONS,
-            q=(width, 2 * self.hidden),
-            kv=(keys, 2 * self.hidden),
-            out=(self.hidden, width),
-            gate_up=(2 * gated, self.hidden),
-            down=(self.hidden, gated),
-            head=(0, self.hidden),
-        )
-        embedding = embedding.contiguous()
-        native.require(embedding, (len(embedding), self.hidden))
-        self.parameters = [embedding, *(_gain(gains[name], self.hidden) for name in DRAFT_NORMS)]
-        projections = [packed.projection for packed in self.packed]
-        self.layer = _DraftLayer(
-            *map(address, self.parameters), *projections, len(embedding), norm_before_residual, norm_output
-        )
-
-    def __call__(
-        self,
-        tokens: Tensor,
-        hidden: Tensor,
-        origin: Tensor | None,
-        positions: Tensor,
-        rope: RopeTable,
-        cache: KeyValueCache,
-        mask: Tensor | None,
-        rows: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Outputs [R', H] and logits [R', W] of some of the tokens [B, T], as many of each row.
-
-        hidden: [B, K, H]; token t reads row origin[b, t] of it, without origin row t.  positions: [B, T].  cache: of
-        one layer.  mask: see `native.attention`, of those tokens.  rows: their indices, [R'] int64; None: all R tokens.
-        """
-        batch = len(tokens)
-        tokens, hidden = tokens.contiguous(), hidden.contiguous()
-        native.require(tokens, tuple(positions.shape), torch.long)
-        native.require(hidden, (batch, hidden.shape[1], self.hidden))
-        origin = None if origin is None else origin.contiguous()
-        if origin is not None:
-            native.require(origin, tuple(positions.shape), torch.long)
-        count = tokens.numel() if rows is None else len(rows)
-        if rows is not None:
-            native.require(rows, (count,), torch.long)
-        if count % batch or count > tokens.numel():
-            raise ValueError(f"wanted at most {tokens.numel()} tokens, as many of each of {batch} rows, got {count}")
-        passage, _tensors = self._passage(positions, count // batch, rope, cache, mask)
-        out, logits = torch.empty(count, self.hidden), torch.empty(count, self.num_logits)
-        failed = native.library().df_draft_layer(
-            ctypes.addressof(self.layer),
-            ctypes.addressof(passage),
-            tokens.data_ptr(),
-            hidden.data_ptr(),
-            address(origin),
-            hidden.shape[1],
-            address(rows),
-            count,
-            *self._constants,
-            out.data_ptr(),
-            logits.data_ptr(),
-            torch.get_num_threads(),
-        )
-        _check(failed, passage.slots)
-        return out, logits
-
-    def drafts(self, cache: KeyValueCache, pool: object, beam: int) -> bool:
-        """Whether `draft` can fill a pool, with beams of so many nodes."""
-        rows = cache.active.shape[2] * beam
-        return (
-            isinstance(pool, NativeCandidates)
-            and self.heads.width % 2 == 0
-            and beam <= MOST_QUERIES
-            and (self.any_rows or rows <= NATIVE_ROWS)
-        )
-
-    def draft(
-        self,
-        hidden: Tensor,
-        logits: Tensor,
-        lengths: Tensor,
-        base: int,
-        shape: tuple[int, int],
-        rope: RopeTable,
-        cache: KeyValueCache,
-        pool: NativeCandidates,
-        least: Tensor | None,
-    ) -> DraftedLevels:
-        """Add all levels of a draft to an empty pool, as `tree.expand` does level by level.
-
-        hidden: [B, H] and logits: [B, W], of each row's newest stable token.  lengths: stable slots of each row, [B]
-        int64.  base: slot of the first level; slots of all levels are reserved.  shape: levels, and children of a
-        node, which is also the most nodes of a beam.  least: reach from which each row has another level, [B] float64;
-        None: all have all.
-        """
-        (batch, width), (depth, beam) = logits.shape, shape
-        hidden, logits = hidden.contiguous(), logits.contiguous()
-        native.require(hidden, (batch, self.hidden))
-        native.require(logits, (batch, self.num_logits))
-        native.require(lengths, (batch,), torch.long)
-        if least is not None:
-            native.require(least, (batch,), torch.double)
-        names, tokens, parents, scores = pool.to_fill(batch, width, depth, beam)
-        cache.set_slots(base, beam * (depth - 1))
-        cosines, sines = self._rotations(rope, lengths + max(depth - 2, 0))
-        passage = _Passage(
-            *self._stored(cache, batch),
-            *(0, 0, 0, 0, 0, 0),  # of each level
-            cosines.data_ptr(),
-            sines.data_ptr(),
-            batch,
-            0,
-            len(sines),
-        )
-        reaches, clock, levels = torch.empty(depth, batch, dtype=torch.double), (c_double * depth)(), c_long()
-        draft = _Draft(
-            *(part.data_ptr() for part in (hidden, logits, lengths)),
-            names,
-            address(least),
-            batch,
-            depth,
-            min(beam, width),
-            beam,
-            base,
-            pool.most,
-            *(tokens, parents, scores),
-            reaches.data_ptr(),
-            ctypes.addressof(clock),
-        )
-        parts = self.layer, passage, draft
-        failed = native.library().df_draft(
-            *map(ctypes.addressof, parts), *self._constants, ctypes.addressof(levels), torch.get_num_threads()
-        )
-        _check(failed, passage.slots)
-        pool.fill(levels.value, min(beam, width), beam)
-        decisions = 0 if least is None else min(levels.value, depth - 1)
-        return DraftedLevels(levels.value, reaches[:decisions].tolist(), list(clock[:decisions]))
 
 
 def pack_decoder(layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> PackedDecoder | None:
@@ -404,7 +225,8 @@ def pack_decoder(layers: Sequence[DecoderLayer], heads: Heads, eps: float) -> Pa
     return PackedDecoder(layers, heads, eps)
 
 
-def _gain(gain: Tensor | None, width: int) -> Tensor | None:
+def checked_gain(gain: Tensor | None, width: int) -> Tensor | None:
+    """A contiguous gain of this width; None if there is none."""
     if gain is None:
         return None
     gain = gain.contiguous()
@@ -412,7 +234,7 @@ def _gain(gain: Tensor | None, width: int) -> Tensor | None:
     return gain
 
 
-def _check(failed: int, slots: int) -> None:
+def raise_failure(failed: int, slots: int) -> None:
     """Raise what a function of layers.h reports.  slots: of the cache."""
     if failed == OUT_OF_RANGE:
         raise IndexError(

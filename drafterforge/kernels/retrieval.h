@@ -23,15 +23,15 @@ static long own_occurrences(const int32_t *text, long length, long max_ngram, lo
         if (same < min_ngram || counts[same - 1] == max_matches) continue;
         places[(same - 1) * max_matches + counts[same - 1]++] = end;
     }
-    long found = 0;
+    long num = 0;
     for (long same = max_ngram; same >= min_ngram; same--) {
         double weight = pow(length_weight, same - 1);
-        for (long at = 0; at < counts[same - 1] && found < max_matches; at++, found++, weight *= recency) {
-            weights[found] = weight;
-            copy_ahead(text, length, places[(same - 1) * max_matches + at], depth, ahead + found * depth);
+        for (long at = 0; at < counts[same - 1] && num < max_matches; at++, num++, weight *= recency) {
+            weights[num] = weight;
+            copy_ahead(text, length, places[(same - 1) * max_matches + at], depth, ahead + num * depth);
         }
     }
-    return found;
+    return num;
 }
 
 /* First place from `low` to `high` of `order` whose token `back` places before is at least (after: above) `token`. */
@@ -63,24 +63,24 @@ static long stored_occurrences(const int32_t *text, long length, const int32_t *
         low = bisect(stored, order, low, high, back, token, 0);
         high = bisect(stored, order, low, high, back, token, 1);
     }
-    long found = 0, inner_low = ranges ? lows[ranges - 1] : 0, inner_high = inner_low; /* reported with longer matches */
-    for (long same = ranges; same >= min_ngram && found < max_matches; same--) {
+    long num = 0, inner_low = ranges ? lows[ranges - 1] : 0, inner_high = inner_low; /* reported with longer matches */
+    for (long same = ranges; same >= min_ngram && num < max_matches; same--) {
         low = lows[same - 1], high = highs[same - 1];
-        const long hole = inner_high - inner_low, count = high - low - hole, room = max_matches - found;
+        const long hole = inner_high - inner_low, count = high - low - hole, room = max_matches - num;
         const long picks = count < room ? count : room;
         const double weight = store_weight * pow(length_weight, same - 1);
-        for (long pick = 0; pick < picks; pick++, found++) {
+        for (long pick = 0; pick < picks; pick++, num++) {
             const long place = low + pick * count / picks, position = order[place < inner_low ? place : place + hole];
-            weights[found] = weight;
+            weights[num] = weight;
             long inside = 1;
             for (long at = 0; at < depth; at++) {
                 inside = inside && position + at < num_stored && stored[position + at] != SEPARATOR;
-                ahead[found * depth + at] = inside ? stored[position + at] : SEPARATOR;
+                ahead[num * depth + at] = inside ? stored[position + at] : SEPARATOR;
             }
         }
         inner_low = low, inner_high = high;
     }
-    return found;
+    return num;
 }
 
 /* Weights of the occurrences of a text's last tokens, those in the text first, and the `depth` tokens after each.
@@ -95,14 +95,14 @@ int df_look_up(const int32_t *text, long length, const int32_t *stored, long num
     if (!length || min_ngram > max_ngram) return 0;
     long *scratch = malloc(max_ngram * (max_matches + 2) * sizeof(long));
     if (!scratch) return -1;
-    long found = own_occurrences(text, length, max_ngram, min_ngram, max_matches, length_weight, recency, depth, scratch,
+    long num = own_occurrences(text, length, max_ngram, min_ngram, max_matches, length_weight, recency, depth, scratch,
                                  scratch + max_ngram, weights, ahead);
     if (stored)
-        found += stored_occurrences(text, length, stored, num_stored, order, starts, num_starts, max_ngram, min_ngram,
+        num += stored_occurrences(text, length, stored, num_stored, order, starts, num_starts, max_ngram, min_ngram,
                                     max_matches, length_weight, store_weight, depth, scratch, scratch + max_ngram,
-                                    weights + found, ahead + found * depth);
+                                    weights + num, ahead + num * depth);
     free(scratch);
-    return (int)found;
+    return (int)num;
 }
 
 /* A node that may join a tree, with the occurrences that continue with it. */
@@ -138,7 +138,7 @@ static sprout pop(sprout *heap, long size) {
 /* What can follow a node. */
 typedef struct {
     long count;
-    long *tokens, *slots, *indices;    /* of each follower: its token; its place in `groups`, or -1; its candidate, or -1 */
+    long *tokens, *slots, *indices;    /* of each follower: its token; its place in a `grouping`, or -1; its candidate, or -1 */
     double *guesses;                   /* the drafter's probability */
 } followers;
 
@@ -153,11 +153,11 @@ typedef struct {
     long count;
     long *tokens, *firsts, *counts, *ranks; /* ranks: groups by falling share, equal ones in their order */
     double *shares, total;
-} groups;
+} grouping;
 
 /* Splits `count` occurrences by their token at `level`, and writes those of each group side by side into `places`. */
 static void split(const double *weights, const int32_t *ahead, long depth, const long *occurrences, long count,
-                  long level, groups *of, long *places, long *slot) {
+                  long level, grouping *of, long *places, long *slot) {
     of->count = 0, of->total = 0.;
     for (long at = 0; at < count; at++) {
         const long token = level < depth ? ahead[occurrences[at] * depth + level] : SEPARATOR;
@@ -199,7 +199,7 @@ int df_likeliest(const double *weights, const int32_t *ahead, long num, long dep
     sprout *heap = (sprout *)memory, *nodes = heap + most;
     double *numbers = (double *)(nodes + num_tokens);
     long *free_places = (long *)(numbers + num + widest);
-    groups found = {.shares = numbers, .tokens = free_places, .firsts = free_places + num,
+    grouping by_token = {.shares = numbers, .tokens = free_places, .firsts = free_places + num,
                        .counts = free_places + 2 * num, .ranks = free_places + 3 * num};
     long *slot = free_places + 4 * num, *arena = slot + num;          /* arena: [1 + depth, num] */
     followers next = {.guesses = numbers + num, .tokens = arena + num * (depth + 1)};
@@ -212,7 +212,7 @@ int df_likeliest(const double *weights, const int32_t *ahead, long num, long dep
             node = pop(heap, size--);
             nodes[parent] = node;
         }
-        split(weights, ahead, depth, arena + node.first, node.count, node.level, &found, arena + used, slot);
+        split(weights, ahead, depth, arena + node.first, node.count, node.level, &by_token, arena + used, slot);
         next.count = 0;
         for (long at = 0; at < num_candidates; at++) {
             if (parents[at] != node.candidate || !(scores[at] > -INFINITY)) continue;
@@ -220,27 +220,27 @@ int df_likeliest(const double *weights, const int32_t *ahead, long num, long dep
             if (place < 0) place = next.count++;
             const double above = parents[at] >= 0 ? scores[parents[at]] : 0.;
             next.tokens[place] = tokens[at], next.indices[place] = at, next.guesses[place] = exp(scores[at] - above);
-            next.slots[place] = place_of(found.tokens, found.count, tokens[at]);
+            next.slots[place] = place_of(by_token.tokens, by_token.count, tokens[at]);
         }
         const double unsure = doubt / pow(length_weight, node.level) * (next.count ? trust : 1.);
-        const double total = found.total + unsure;
-        const long guessed = next.count, best = found.count > 1 && top_k < found.count ? top_k : found.count;
+        const double total = by_token.total + unsure;
+        const long guessed = next.count, best = by_token.count > 1 && top_k < by_token.count ? top_k : by_token.count;
         for (long rank = 0; rank < best; rank++) {
-            const long group = found.ranks[rank];
-            if (place_of(next.tokens, guessed, found.tokens[group]) >= 0) continue;
-            next.tokens[next.count] = found.tokens[group], next.slots[next.count] = group;
+            const long group = by_token.ranks[rank];
+            if (place_of(next.tokens, guessed, by_token.tokens[group]) >= 0) continue;
+            next.tokens[next.count] = by_token.tokens[group], next.slots[next.count] = group;
             next.indices[next.count] = -2, next.guesses[next.count++] = 0.; /* no candidate has it as its parent */
         }
         for (long at = 0; at < next.count; at++) {
             const long group = next.slots[at];
-            const double share = group < 0 ? 0. : found.shares[group];
+            const double share = group < 0 ? 0. : by_token.shares[group];
             const double likely = node.likely * ((share + unsure * next.guesses[at]) / total);
             if (!(likely >= min_probability && likely > 0.)) continue;
             const sprout added = {likely, node.level + 1, created++, next.tokens[at], parent, next.indices[at],
-                                  group < 0 ? 0 : used + found.firsts[group], group < 0 ? 0 : found.counts[group]};
+                                  group < 0 ? 0 : used + by_token.firsts[group], group < 0 ? 0 : by_token.counts[group]};
             push(heap, size++, added);
         }
-        for (long group = 0; group < found.count; group++) used += found.counts[group];
+        for (long group = 0; group < by_token.count; group++) used += by_token.counts[group];
         if (!size || count >= num_tokens - 1) break;
     }
     if (num_prices) {

@@ -14,7 +14,8 @@ from drafterforge.kernels import native
 from drafterforge.kernels.attention import additive
 from drafterforge.kernels.linear import FrozenLinear
 from drafterforge.kernels.native import MOST_QUERIES
-from drafterforge.kernels.native_layers import PackedDecoder, PackedDraftLayer, pack_decoder
+from drafterforge.kernels.native_draft import PackedDraftLayer
+from drafterforge.kernels.native_layers import PackedDecoder, pack_decoder
 from drafterforge.kernels.native_trees import NativeCandidates
 from drafterforge.targets.load import Target, wrap_model
 from drafterforge.tree.expand import ReachGrowth

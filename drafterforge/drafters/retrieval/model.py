@@ -280,8 +280,8 @@ def evidence_of(context: ContextIndex, source: AnswerSource | None, depth: int) 
     if kernels is None:
         evidence = Evidence.of(weighted_occurrences(context, store, depth), spec.doubt, spec.length_weight)
     else:
-        looked_up = kernels.look_up(context.tokens, None if store is None else store.suffixes, spec, depth)
-        evidence = Evidence(*looked_up, spec.doubt, spec.length_weight)
+        occurrences = kernels.look_up(context.tokens, None if store is None else store.suffixes, spec, depth)
+        evidence = Evidence(*occurrences, spec.doubt, spec.length_weight)
     further = [] if source is None else source.remembered(context.tokens, spec, depth)
     return evidence.joined(_weighted(further, spec)) if further else evidence
 
