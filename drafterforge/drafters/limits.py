@@ -23,16 +23,16 @@ class DraftLimits(Protocol):
         """
 
     def least_reach(self, rows: Sequence[int]) -> Sequence[float]:
-        """For each of these rows, in which the neural drafter runs: how likely a level must be for another one.
+        """How likely the target must be to accept a node of a level, for another level to be drafted.
 
-        A level is as likely as it is that the target accepts one of its nodes.
+        rows: those in which the neural drafter runs; a probability is returned for each.
         """
 
     def drafted(self, num_levels: int, reaches: Sequence[Sequence[float]], clock: Sequence[float]) -> None:
         """Learn what the neural drafter did.
 
-        reaches: how likely each level but the last was, of each row.  clock: when that was known, in seconds of a
-        monotonic clock.
+        reaches: how likely the target was to accept a node of each level but the last, [levels - 1][rows].  clock: when
+        each level was drafted, in seconds of a monotonic clock.
         """
 
 

@@ -190,7 +190,7 @@ typedef struct {
     const int64_t *lengths, *names;    /* stable slots of each row; the token of each logit, or null */
     const double *least;               /* reach from which each row has another level; null: all have all levels */
     long rows, depth;
-    long children, beam;               /* of a node; most nodes of a level that have children, at least as many */
+    long children, beam;               /* children of a node; nodes of a level that get children, at most: `children` or more */
     long base, room;                   /* slot of the first level; candidates that a row has room for */
     int64_t *tokens, *parents;         /* candidates, [rows, room] */
     float *scores;

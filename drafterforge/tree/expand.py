@@ -41,9 +41,9 @@ class ReachGrowth:
     """A `Growth` that drafts another level of a row while its beam is likely enough to be accepted."""
 
     def __init__(self, shape: TreeShape, least: Sequence[float], device: torch.device) -> None:
-        """least: summed probability of the best top_k candidates of a level from which there is another, [B]."""
+        """least: a level is followed by another one if its best top_k candidates have this summed probability, [B]."""
         self.shape, self.least = shape, torch.tensor(least, dtype=torch.double, device=device)
-        self.limits = list(least)
+        self.limits = list(least)  # the same on the host
         self.num_levels = 1  # that were drafted
         self.reaches: list[list[float]] = []  # summed probabilities of each row, after each level but the last
         self.clock: list[float] = []  # when each of these was known, in seconds of a monotonic clock

@@ -308,6 +308,10 @@ def test_a_config_that_contradicts_the_tensors_is_refused(saved, key, value, wor
         (lambda text: text[:-1], "not a list of token sequences"),
         (lambda text: np.where(text == 0, -2, text).astype(np.int32), "not a list of token sequences"),
         (lambda text: text.astype(np.int32), "not a list of token sequences"),  # with other separators
+        (
+            lambda text: np.array([-1, 2**31 - 1, 5, -1], np.int32),
+            "the token id 2147483647, but no vocabulary",
+        ),
     ],
 )
 def test_tensors_of_no_datastore_are_refused(saved, change, words):
