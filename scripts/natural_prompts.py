@@ -14,6 +14,8 @@ CLONE is a git clone of a public repository, of which these are read:
 `--also` adds the prompts of JSONL files NAME.jsonl, lines of {"messages", "domain", "source", "licence"}, and
 `--held-out` the questions of others; `code` is called `python`, and lines of a grammar, of PubMedQA or of
 Universal Dependencies are left out.
+The domain `passages` has long prompts, such as a server with retrieval gets: two to five texts of clinical or of
+summarization prompts, and the question or the instruction of one of them.
 OUT/prompts/DOMAIN.jsonl is for `data=jsonl path=`, OUT/questions/DOMAIN.jsonl for `suite.questions=`; together they
 are what scripts/study_premise.py takes.  A domain without held-out files, and chat, keeps 120 prompts as questions.
 """
@@ -34,6 +36,10 @@ from drafterforge.errors import ConfigError, DrafterforgeError
 
 MAX_WORDS = 300
 QUESTIONS = 120
+PASSAGES = 600  # prompts of several texts, of each domain that has texts
+MAX_JOINED = 5  # texts of such a prompt
+TEXTS = ("clinical", "summarization")  # domains whose prompts contain a text
+SUMMARIZE = "Summarize: "
 NAMES = {"code": "python"}
 LEFT_OUT = ("grammar", "pubmedqa", "UniversalDependencies")  # not natural; only of `clinical`; a share-alike licence
 
@@ -149,7 +155,30 @@ def collect(clones: dict[str, Path], also: Path | None, held_out: Path | None) -
         domain.prompts = {text: about for text, about in domain.prompts.items() if len(text.split()) <= MAX_WORDS}
         domain.questions = [text for text in domain.questions if len(text.split()) <= MAX_WORDS]
         domain.hold_out(rng)
+    if texts := [domains[name] for name in TEXTS if name in domains]:
+        domains["passages"] = Domain({text: about for domain in texts for text, about in joined(domain, rng).items()})
     return domains
+
+
+def parts_of(prompt: str) -> tuple[str, str, str]:
+    """Instruction, text and question of a prompt; instruction or question is empty."""
+    if prompt.startswith(SUMMARIZE):
+        return SUMMARIZE.rstrip(": "), prompt.removeprefix(SUMMARIZE), ""
+    first, _, last = prompt.partition("\n\n")
+    return (first.rstrip(".:"), last, "") if len(first) < len(last) else ("", first, last)
+
+
+def joined(domain: Domain, rng: random.Random) -> dict[str, tuple[str, str]]:
+    """Prompts of several texts of a domain, with the instruction or the question of one of them."""
+    parts = list(zip(map(parts_of, domain.prompts), domain.prompts.values(), strict=True))
+    prompts = {}
+    for _ in range(PASSAGES if len(parts) > 1 else 0):
+        some = rng.sample(parts, rng.randint(2, min(MAX_JOINED, len(parts))))
+        (instruction, _, question), about = some[0]
+        texts = [text for (_, text, _), _ in some]
+        rng.shuffle(texts)
+        prompts["\n\n".join(filter(None, (instruction and f"{instruction}:", *texts, question)))] = about
+    return prompts
 
 
 def write(out: Path, domains: dict[str, Domain]) -> None:
@@ -164,6 +193,8 @@ def write(out: Path, domains: dict[str, Domain]) -> None:
             for number, text in enumerate(domain.questions)
         ]
         for kind, lines in (("prompts", prompts), ("questions", questions)):
+            if not lines:
+                continue
             (out / kind).mkdir(parents=True, exist_ok=True)
             (out / kind / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         print(f"{name}: {len(prompts)} prompts, {len(questions)} questions")

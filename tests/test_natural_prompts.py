@@ -59,6 +59,28 @@ def test_prompts_of_clones_and_folders_are_no_questions(script, clone, tmp_path)
     assert {(prompt["source"], prompt["licence"]) for prompt in prompts} == {(PUBMEDQA, "MIT")}
 
 
+def test_passages_join_texts_of_prompts_with_one_question_or_instruction(script, clone, tmp_path):
+    also, out = tmp_path / "also", tmp_path / "out"
+    also.mkdir()
+    rows = [line_of("summarization", f"Summarize: Abstract {i}.") for i in range(62)]
+    rows += [line_of("summarization", f"Say it briefly.\n\nA longer abstract {i}.") for i in range(62)]
+    (also / "s.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert script.main([str(out), f"{PUBMEDQA}={clone}", "--also", str(also)]) == 0
+    assert not (out / "questions" / "passages.jsonl").exists()
+    prompts = {line["messages"][0]["content"]: line["source"] for line in lines(out / "prompts" / "passages.jsonl")}
+    questions = lines(out / "questions" / "clinical.jsonl") + lines(out / "questions" / "summarization.jsonl")
+    held_out = {question["turns"][0].split("\n\n")[0].removeprefix("Summarize: ") for question in questions}
+    for prompt, source in prompts.items():
+        first, *texts, last = prompt.split("\n\n")
+        if source == PUBMEDQA:
+            assert first.startswith("Text ") and last.startswith("Is it ")
+            texts = [first, *texts]
+        else:
+            assert first in ("Summarize:", "Say it briefly:")
+            texts = [*texts, last]
+        assert 2 <= len(texts) <= 5 and not held_out & {*texts}
+
+
 def test_lines_of_text_are_prompts(script, clone, tmp_path):
     assert script.main([str(tmp_path / "out"), f"{NL2BASH}={clone}"]) == 0
     prompts = lines(tmp_path / "out" / "prompts" / "shell.jsonl")
