@@ -15,6 +15,8 @@ from drafterforge.kernels.devices import on_gpu
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.invariant import MAX_ROWS, RowPlan, find_plan, trial_data
 
+Packed = native_linear.PackedLinear | native_linear.PackedAddition
+
 PLANS: dict[tuple, RowPlan] = {}  # by shape, dtype, device and kernel of a linear layer
 
 
@@ -172,3 +174,11 @@ class AdaptedLinear:
         if self.native is not None and self.base.computes_natively(x):
             return self.native(x.view(-1, x.shape[-1])).view(*x.shape[:-1], -1)
         return self.base(x) + F.linear(F.linear(x, self.low.down), self.low.up)
+
+
+def pack_additions(base: FrozenLinear, down: Tensor, up: Tensor) -> native_linear.PackedAddition | None:
+    """The layer with the additions of E experts, [E, r, in] and [E, r, out], whose rows follow each other.
+
+    None if native.c does not multiply the layer.
+    """
+    return None if base.native is None else native_linear.PackedAddition(base.native, down, up.transpose(1, 2))

@@ -325,6 +325,7 @@ INLINE void tile(const float *x, long ldx, weights w, long panel, const char *fe
 
 /* out[row] = weight x[row] (+ up low[row]) (+ bias) (+ added[row]); up.packed, bias and added may be null.
  *
+ * experts: the rows are divided among as many, in order, each with an `up` of its own, up_stride bytes apart.
  * Of weights of size 1: steps [rows] of the inputs; scales and offsets of the columns, see `projection`. */
 typedef struct {
     const float *x;
@@ -334,6 +335,7 @@ typedef struct {
     const int32_t *offsets;
     const float *low;
     weights up;
+    long experts, up_stride;
     const float *bias, *added;
     float *out;
     long rows, columns;
@@ -360,10 +362,15 @@ static void linear_panels(const void *loop, long first_panel, long last_panel) {
                     const vec scale = *(const vec *)(of.scales + column) * of.steps[start + row];
                     sums[row][side] = whole(sums[row][side], of.offsets + column) * scale;
                 }
-            if (up.packed) {
-                tile(low + start * up.depth, up.depth, up, panel, from, 0, count, more);
-                for (long row = 0; row < count; row++) sums[row][0] += more[row][0], sums[row][1] += more[row][1];
+            for (long row = 0, end; up.packed && row < count; row = end) {
+                const long expert = (start + row) * of.experts / rows, next = (expert + 1) * (rows / of.experts) - start;
+                end = next < count ? next : count;
+                weights own = up;
+                own.packed = (const char *)up.packed + expert * of.up_stride;
+                tile(low + (start + row) * up.depth, up.depth, own, panel, from, 0, end - row, more + row);
             }
+            for (long row = 0; up.packed && row < count; row++)
+                sums[row][0] += more[row][0], sums[row][1] += more[row][1];
             for (long row = 0; row < count; row++) {
                 const float *sum = (const float *)sums[row];
                 const long at = (start + row) * columns + first;
@@ -383,15 +390,32 @@ static void linear(linear_loop loop, int threads) {
     share_loop(linear_panels, &loop, panels, loop.rows * loop.w.depth * loop.columns > SMALL ? threads : 1);
 }
 
+/* A linear layer of each of several experts, `each` of the first one's rows; their weights are `stride` bytes apart. */
+typedef struct {
+    linear_loop each;
+    long stride;
+} expert_loop;
+
+static void linear_experts(const void *loop, long first, long last) {
+    const expert_loop of = *(const expert_loop *)loop;
+    for (long expert = first; expert < last; expert++) {
+        linear_loop own = of.each;
+        own.x += expert * own.rows * own.ldx, own.out += expert * own.rows * own.columns;
+        own.w.packed = (const char *)own.w.packed + expert * of.stride;
+        linear_panels(&own, 0, (own.columns + PANEL - 1) / PANEL);
+    }
+}
+
 /* weight x (+ up down x) (+ bias), of packed weights; `down`, up and bias may be null.
  *
+ * experts: the rows are divided among as many, in order, each with a `down` and an `up` of its own, strides of bytes apart.
  * size, down_size, up_size: see `weights`.  rounds: inputs are rounded to bfloat16; only with size 2.  Of size 1:
  * scales: of the weights of each column, to the end of the last panel; offsets: 128 times the sums of these weights. */
 typedef struct {
     const void *packed, *down, *up;
     const float *bias, *scales;
     const int32_t *offsets;
-    long depth, columns, rank;
+    long depth, columns, rank, experts, down_stride, up_stride;
     int size, down_size, up_size, rounds;
 } projection;
 
@@ -412,10 +436,12 @@ static void project(const projection *by, const float *x, const float *added, fl
                         .offsets = by->offsets, .steps = steps, .bias = by->bias, .added = added, .out = out,
                         .rows = rows, .columns = by->columns};
     if (by->down) {
-        linear((linear_loop){.x = x, .ldx = depth, .w = {by->down, by->down_size, 0, depth}, .out = low, .rows = rows,
-                             .columns = by->rank},
-               threads);
+        const linear_loop each = {.x = x, .ldx = depth, .w = {by->down, by->down_size, 0, depth}, .out = low,
+                                  .rows = rows / by->experts, .columns = by->rank};
+        if (by->experts == 1) linear(each, threads);
+        else share_loop(linear_experts, &(expert_loop){each, by->down_stride}, by->experts, threads);
         loop.low = low, loop.up = (weights){by->up, by->up_size, 0, by->rank};
+        loop.experts = by->experts, loop.up_stride = by->up_stride;
     }
     if (by->size == 1) {
         quantise_rows(x, (uint8_t *)inputs, steps, rows, depth);

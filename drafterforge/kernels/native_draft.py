@@ -1,7 +1,7 @@
 """The layer and the head of an EAGLE-3 drafter in one call, and all levels of a draft, with layers.h.
 
-A drafter's heads are rotated by torch where several drafters read together, which may round twice; here they are
-rounded once.  All results are batch-invariant.
+LoRA experts of one generalist read together in one call, too.  Where drafters with weights of their own read together,
+torch rotates their heads, which may round twice; here they are rounded once.  All results are batch-invariant.
 Axes: B sequences, T tokens of each, R = B * T rows, S slots that attention reads, H hidden, D head width.
 """
 
@@ -68,6 +68,7 @@ class PackedDraftLayer(Layers):
     ) -> None:
         """embedding: [V, H].  linears: those of DRAFT_PROJECTIONS, packed.  gains: those of DRAFT_NORMS, [H]."""
         super().__init__([linears[name] for name in DRAFT_PROJECTIONS], heads, eps)
+        self.experts = max(packed.experts for packed in self.packed)
         width, keys, gated = heads.queries * heads.width, 2 * heads.keys * heads.width, self.packed[4].depth
         self.hidden, self.num_logits = self.packed[2].out, self.packed[5].out
         self.require_widths(
@@ -102,6 +103,7 @@ class PackedDraftLayer(Layers):
 
         hidden: [B, K, H]; token t reads row origin[b, t] of it, without origin row t.  positions: [B, T].  cache: of
         one layer.  mask: see `native.attention`, of those tokens.  rows: their indices, [R'] int64; None: all R tokens.
+        The sequences are divided among the experts of the projections, in order.
         """
         batch = len(tokens)
         tokens, hidden = tokens.contiguous(), hidden.contiguous()
@@ -113,6 +115,8 @@ class PackedDraftLayer(Layers):
         count = tokens.numel() if rows is None else len(rows)
         if rows is not None:
             native.require(rows, (count,), torch.long)
+        if batch % self.experts:
+            raise ValueError(f"{batch} sequences cannot be divided among {self.experts} experts")
         if count % batch or count > tokens.numel():
             raise ValueError(f"wanted at most {tokens.numel()} tokens, as many of each of {batch} rows, got {count}")
         passage, _tensors = self.passage(positions, count // batch, rope, cache, mask)

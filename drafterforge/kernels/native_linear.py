@@ -23,13 +23,15 @@ class Projection(ctypes.Structure):
 
     _fields_ = (
         *((name, c_void_p) for name in ("packed", "down", "up", "bias", "scales", "offsets")),
-        *((name, c_long) for name in ("depth", "columns", "rank")),
+        *((name, c_long) for name in ("depth", "columns", "rank", "experts", "down_stride", "up_stride")),
         *((name, c_int) for name in ("size", "down_size", "up_size", "rounds")),
     )
 
 
 class PackedLinear:
     """Weights [out, in] packed in the order of `df_project`; as bfloat16 if that is exact for every weight."""
+
+    experts = 1  # that divide the rows
 
     def __init__(self, weight: Tensor, bias: Tensor | None, rounds: bool = False, int8: bool = False) -> None:
         """rounds: round inputs to bfloat16 and multiply in it, adding in float32, if the processor can.
@@ -46,7 +48,7 @@ class PackedLinear:
         self.scales = self.offsets = None
         self.packed = self._pack_bytes(weight) if self.size == 1 else self._pack(weight.contiguous())
         parts = native.address(self.packed), 0, 0, *map(native.address, (self.bias, self.scales, self.offsets))
-        self.projection = Projection(*parts, self.depth, self.out, 0, self.size, 0, 0, self.rounds)
+        self.projection = Projection(*parts, self.depth, self.out, 0, 1, 0, 0, self.size, 0, 0, self.rounds)
 
     @property
     def any_rows(self) -> bool:
@@ -76,22 +78,35 @@ class PackedLinear:
 
 
 class PackedAddition:
-    """Packed weights with a low-rank addition."""
+    """Packed weights with a low-rank addition, or with one of each of several experts, who divide the rows in order."""
 
     def __init__(self, base: PackedLinear, down: Tensor, up: Tensor) -> None:
-        """down: [r, in].  up: [out, r]."""
-        if (down.shape[1], up.shape) != (base.depth, (base.out, down.shape[0])):
+        """down: [r, in], and up: [out, r], or of E experts, [E, r, in] and [E, out, r]."""
+        rank = down.shape[-2]
+        if (down.shape[-1], up.shape[-2:]) != (base.depth, (base.out, rank)) or down.shape[:-2] != up.shape[:-2]:
             raise ValueError(f"{list(up.shape)} @ {list(down.shape)} cannot be added to [{base.out}, {base.depth}]")
-        self.base, self.down, self.up = base, PackedLinear(down, None), PackedLinear(up, None)
+        self.base, self.down, self.up = base, PackedLinear(_in_panels(down), None), PackedLinear(_in_panels(up), None)
         self.out, self.depth, self.any_rows = base.out, base.depth, base.any_rows
-        of, parts = base.projection, (base.packed, self.down.packed, self.up.packed)
-        sizes = base.size, self.down.size, self.up.size
-        rest = of.bias, of.scales, of.offsets, base.depth, base.out, self.down.out
-        self.projection = Projection(*map(native.address, parts), *rest, *sizes, base.rounds)
+        self.experts = 1 if down.dim() == 2 else len(down)
+        of, packed = base.projection, (self.down, self.up)
+        addresses = map(native.address, (base.packed, *(part.packed for part in packed)))
+        strides = (part.packed.nbytes // self.experts for part in packed)
+        shape = base.depth, base.out, rank, self.experts, *strides
+        sizes = base.size, *(part.size for part in packed)
+        self.projection = Projection(*addresses, of.bias, of.scales, of.offsets, *shape, *sizes, base.rounds)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x @ (weight + up @ down).T (+ bias) for contiguous x [N, in]."""
+        """x @ (weight + up @ down).T (+ bias) for contiguous x [N, in]; N is a multiple of the number of experts."""
+        if x.shape[0] % self.experts:
+            raise ValueError(f"{x.shape[0]} rows cannot be divided among {self.experts} experts")
         return project(self.projection, x)
+
+
+def _in_panels(weight: Tensor) -> Tensor:
+    """Weights [out, in], or those of experts [E, out, in] below each other, each from a panel of its own on."""
+    if weight.dim() == 2:
+        return weight
+    return F.pad(weight, (0, 0, 0, -weight.shape[1] % native.library().df_panel())).flatten(0, 1)
 
 
 def project(by: Projection, x: Tensor, added: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The draft vocabulary of an EAGLE-3 drafter: chosen by frequency, and extended for further answers."""
+"""The draft vocabulary of an EAGLE-3 drafter: frequent by frequency, and extended for further answers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_a_vocabulary_is_extended_by_the_most_frequent_ids_that_it_lacks(present
 
 
 def test_an_extended_vocabulary_covers_at_least_as_many_tokens():
-    chosen = draft_token_ids(COUNTS, 3)
-    assert chosen.tolist() == [0, 2, 4] and coverage(COUNTS, chosen) == 21 / 27
-    assert coverage(COUNTS, extended_token_ids(COUNTS, chosen, 5)) == 26 / 27
+    frequent = draft_token_ids(COUNTS, 3)
+    assert frequent.tolist() == [0, 2, 4] and coverage(COUNTS, frequent) == 21 / 27
+    assert coverage(COUNTS, extended_token_ids(COUNTS, frequent, 5)) == 26 / 27
 
 
 def test_new_rows_of_the_head_are_the_targets_in_the_size_of_the_drafters():
@@ -54,7 +54,7 @@ def test_new_rows_of_the_head_are_the_targets_in_the_size_of_the_drafters():
     out = torch.randn(3, drafter.spec.hidden_size)
     torch.testing.assert_close(larger.logits(out)[:, of_present], drafter.logits(out))
     assert drafter.spec.draft_vocab_size == 20  # the drafter itself is unchanged
-    others = {
+    unchanged = {
         name: value for name, value in drafter.state_dict().items() if name not in ("lm_head.weight", "d2t", "t2d")
     }
-    assert all(torch.equal(larger.state_dict()[name], value) for name, value in others.items())
+    assert all(torch.equal(larger.state_dict()[name], value) for name, value in unchanged.items())

@@ -89,6 +89,27 @@ def test_an_addition_equals_the_definition_in_any_number_of_rows(out, depth, ran
         assert layer(x[:rows]).equal(product[:rows])
 
 
+@compiled
+@pytest.mark.parametrize("half", [True, False])
+@pytest.mark.parametrize(("out", "depth", "rank"), [(64, 48, 16), (70, 30, 4), (33, 576, 40), (1, 2, 1)])
+@pytest.mark.parametrize("experts", [1, 2, 7])
+def test_each_of_several_experts_adds_to_rows_of_its_own(experts, out, depth, rank, half):
+    parts = [torch.randn(out, depth), torch.randn(experts, rank, depth), torch.randn(experts, out, rank)]
+    weight, down, up = [part.bfloat16().float() if half else part for part in parts]
+    down[0], base = 0.0, native_linear.PackedLinear(weight, None)
+    layer, singles = native_linear.PackedAddition(base, down, up), []
+    for number in range(experts):
+        singles.append(native_linear.PackedAddition(base, down[number], up[number]))
+    for rows in (1, 3, 13):
+        x = torch.randn(experts, rows, depth)
+        product = layer(x.flatten(0, 1)).view(experts, rows, out)
+        for number, single in enumerate(singles):
+            torch.testing.assert_close(product[number], single(x[number]))
+    if experts > 1:
+        with pytest.raises(ValueError, match=f"{experts + 1} rows cannot be divided among {experts} experts"):
+            layer(torch.randn(experts + 1, depth))
+
+
 @rounding
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("out", "depth"), [(64, 48), (70, 30), (1, 2), (33, 576), (200, 1538)])
@@ -340,7 +361,7 @@ def test_what_would_be_read_past_or_misread_is_refused():
         layer(good, torch.randn(3, 7))
     with pytest.raises(ValueError, match=r"wanted torch.float32 \[3, 6\] on cpu"):
         native_linear.PackedAddition(layer, torch.randn(2, 6), torch.randn(8, 2))(torch.randn(3, 5))
-    for down, up in (((2, 5), (8, 2)), ((2, 6), (7, 2)), ((2, 6), (8, 3))):
+    for down, up in (((2, 5), (8, 2)), ((2, 6), (7, 2)), ((2, 6), (8, 3)), ((2, 2, 6), (3, 8, 2)), ((2, 6), (1, 8, 2))):
         with pytest.raises(ValueError, match=r"cannot be added to \[8, 6\]"):
             native_linear.PackedAddition(layer, torch.randn(down), torch.randn(up))
     cache, q = cached(1, 2, 10, 8), torch.randn(1, 3, 4, 8)

@@ -10,14 +10,17 @@ import torch
 
 from drafterforge.drafters.eagle3.fused import FusedDrafter
 from drafterforge.drafters.eagle3.lora import merge
+from drafterforge.drafters.eagle3.propose import new_draft_cache
 from drafterforge.drafters.eagle3.spec import FLAGS
-from drafterforge.drafters.eagle3.stack import Eagle3Proposer, StackedGroup
+from drafterforge.drafters.eagle3.stack import Eagle3Proposer, StackedGroup, read_slots
 from drafterforge.drafters.eagle3.stacked import StackedDrafters
 from drafterforge.drafters.judging import Truth
 from drafterforge.errors import DrafterforgeError
+from drafterforge.kernels import native
 from tests.models import NORMS, tiny_drafter, uneven
 from tests.runtime.drafters import SHAPE, full_drafters, lora_drafters, mixed_drafters, random_adapter
 
+compiled = pytest.mark.skipif(native.library() is None, reason=f"no compiled kernels: {native.why_not()}")
 KINDS = {
     "lora": lora_drafters,
     "full": full_drafters,
@@ -64,6 +67,31 @@ def test_one_pass_equals_the_loop_over_drafters(target, kind, count):
         assert torch.equal(expected.tokens, tree.tokens) and torch.equal(expected.parents, tree.parents)
         some = pool.draft(member, [2, 0], root[[2, 0]], SHAPE)
         assert torch.equal(some.tokens, expected.tokens[[2, 0]])
+
+
+@compiled
+@pytest.mark.parametrize("newest", [True, False])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
+def test_experts_of_one_generalist_read_in_one_call_as_kernel_by_kernel(target, norms, batch, newest, monkeypatch):
+    members = lora_drafters(target, 4, **norms)  # the first adds nothing
+    stacked, width, results, calls = StackedDrafters(members), target.config.hidden_size, [], []
+    tokens, features = torch.randint(0, 61, (batch, 4)), torch.randn(batch, 4, 3 * width)
+    slots = torch.tensor([3, 0, 5])[:batch, None] + torch.arange(4)
+    rows = torch.arange(batch) * 4 + torch.tensor([3, 1, 2])[-batch:] if newest else None
+    assert stacked.packed is not None
+    call = type(stacked.packed).__call__
+    monkeypatch.setattr(type(stacked.packed), "__call__", lambda *parts: calls.append(0) or call(*parts))
+    for packed in (stacked.packed, None):
+        stacked.packed = packed
+        cache = new_draft_cache(members[0], len(members) * batch)
+        cache.reserve(16)
+        cache.data.copy_(torch.randn(cache.data.shape, generator=torch.Generator().manual_seed(0)))
+        cache.set_ragged_slots(slots.repeat(len(members), 1), 9)
+        results.append((*read_slots(stacked, cache, tokens, features, slots, 9, rows), cache.data))
+    assert len(calls) == 1
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

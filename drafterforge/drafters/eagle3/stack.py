@@ -343,6 +343,13 @@ def read_slots(
     mask = additive(torch.arange(used, device=tokens.device) <= reach, drafters.embedding.dtype)
     if batch > 1:
         mask = mask.repeat(count, 1, 1)
+    fused, packed = drafters.fuse(features.flatten(0, 1)), drafters.packed
+    if packed is not None and packed.takes(repeated := tokens.repeat(count, 1), mask.shape[1], cache, mask):
+        if rows is not None:
+            rows = (torch.arange(count)[:, None] * tokens.numel() + rows).flatten()
+        hidden, positions = fused.reshape(*repeated.shape, -1), slots.repeat(count, 1)
+        outputs, logits = packed(repeated, hidden, None, positions, drafters.rope, cache, mask, rows)
+        return outputs.unflatten(0, (count, -1)), logits.unflatten(0, (count, -1))
 
     def by_row(x: Tensor) -> Tensor:
         return x.unflatten(1, (batch, -1)).flatten(0, 1)
@@ -352,8 +359,7 @@ def read_slots(
         mixed = drafters.kernels.grouped_attention(by_row(q), keys, values, mask)
         return mixed.unflatten(0, (count, batch)).flatten(1, 2)
 
-    embedded, fused = drafters.embed(tokens.flatten()), drafters.fuse(features.flatten(0, 1))
-    hidden = drafters.layer(embedded, fused, slots.flatten(), attend, rows=rows)
+    hidden = drafters.layer(drafters.embed(tokens.flatten()), fused, slots.flatten(), attend, rows=rows)
     return hidden, drafters.logits(hidden)
 
 

@@ -20,8 +20,9 @@ from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.spec import FLAGS
 from drafterforge.drafters.judging import draft_id_table
 from drafterforge.errors import DrafterforgeError
-from drafterforge.kernels.dispatch import kernels_of
-from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
+from drafterforge.kernels.attention import Heads
+from drafterforge.kernels.dispatch import PackedDraftLayer, kernels_of
+from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear, Packed, pack_additions
 
 
 class StackedLowRank:
@@ -92,6 +93,14 @@ class StackedLinear:
             return lows[0]
         return StackedLowRank(self.linears)
 
+    @cached_property
+    def native(self) -> Packed | None:
+        """The projection of all drafters, whose rows follow each other; None: it is not packed, or not of one base."""
+        (_, base, low), *further = self.families
+        if further:
+            return None
+        return base.native if low is None else pack_additions(base, low.down, low.up)
+
     def __call__(self, x: Tensor) -> Tensor:
         """x: [N, R, in] or shared [R, in].  Returns [N, R, out]."""
         outputs = [self._family(x, *family) for family in self.families]
@@ -137,6 +146,18 @@ class StackedDrafters(DecodingPass):
     def draft_ids(self) -> Tensor:
         """See `draft_id_table`."""
         return draft_id_table(self.token_ids, self.embedding.shape[0])
+
+    @cached_property
+    def packed(self) -> PackedDraftLayer | None:
+        """The layer and the head of all drafters in one call, for tokens [N * B, T]; None unless they share a base."""
+        linears = {name: linear for name, linear in self.linears.items() if name != "fc"}
+        shared = all(gain.dim() == 1 for name, gain in self.gains.items() if name != "fc_norm")
+        if not shared or any(linear.native is None for linear in linears.values()):
+            return None
+        spec = self.spec
+        heads = Heads(spec.num_heads, spec.num_key_heads, spec.head_dim)
+        flags = spec.norm_before_residual, spec.norm_output
+        return self.kernels.pack_draft_layer(self.embedding, linears, self.gains, heads, spec.rms_norm_eps, *flags)
 
     def _gain(self, name: str) -> Tensor:
         gains = [member.gains[name] for member in self.members]

@@ -22,10 +22,10 @@ def extended_token_ids(counts: np.ndarray, token_ids: torch.Tensor, size: int) -
 
     counts: occurrences of each id among answer tokens, [V].  Ids that do not occur are not added.
     """
-    others = counts.copy()
-    others[token_ids.numpy()] = 0
-    count = min(max(size - len(token_ids), 0), np.count_nonzero(others))
-    return torch.cat((token_ids, draft_token_ids(others, count))).sort().values
+    rest = counts.copy()
+    rest[token_ids.numpy()] = 0
+    count = min(max(size - len(token_ids), 0), np.count_nonzero(rest))
+    return torch.cat((token_ids, draft_token_ids(rest, count))).sort().values
 
 
 def coverage(counts: np.ndarray, token_ids: torch.Tensor) -> float:
