@@ -11,7 +11,7 @@ from drafterforge.artifacts.manifest import Manifest
 from drafterforge.assembly.runs import drafter_manifest
 from drafterforge.config.commands import TrainDrafterConfig
 from drafterforge.config.compose import to_dict
-from drafterforge.config.drafter import Eagle3DrafterConfig, LoraConfig
+from drafterforge.config.drafter import LoraConfig
 from drafterforge.config.hints import command_for
 from drafterforge.config.progress import say
 from drafterforge.drafters.base import TrainedParent
@@ -65,17 +65,12 @@ def require_shape_of(cfg: TrainDrafterConfig, parent: Path) -> None:
 
 
 def report_vocabulary(cfg: TrainDrafterConfig, parent: TrainedParent) -> None:
-    """Say that a typed drafter.draft_vocab_size is not read, where the parent's other draft vocabulary is kept.
-
-    A head of its own of an EAGLE-3 drafter can be extended, see `eagle3.init.extend_vocabulary`.
-    """
+    """Say that a typed drafter.draft_vocab_size is not read, where the parent's other draft vocabulary is kept."""
     drafter = cfg.drafter
     size = getattr(drafter, "draft_vocab_size", None)
     if size is None or not (drafter.is_adapter or drafter.head == "own"):
         return
     present = read_json(parent.folder / "config.json")["draft_vocab_size"]
-    if size > present and drafter.kind == Eagle3DrafterConfig.kind and not drafter.is_adapter:
-        return
     defaults = type(drafter).draft_vocab_size, size_values(cfg.target, "drafter").get("draft_vocab_size")
     if size not in (present, *defaults):
         say(

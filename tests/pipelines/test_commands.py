@@ -114,22 +114,6 @@ def test_a_drafter_that_starts_from_another_keeps_its_vocabulary_map(trained):
     assert [(parent["kind"], parent["name"]) for parent in parents] == [("answers", "math"), ("drafters", "sql")]
 
 
-def test_a_drafter_that_starts_from_another_adds_tokens_of_its_answers(trained):
-    done = trained(
-        "train-drafter",
-        "domain=math",
-        "experiment=smoke",
-        "drafter.init=sql",
-        "drafter.draft_vocab_size=80",
-        "name=more",
-    )
-    assert done.code == 0, done.err
-    assert "is not read" not in done.err
-    old, new = (load_file(trained.artifact("drafters", name) / "model.safetensors") for name in ("sql", "more"))
-    assert 64 < len(new["d2t"]) <= 80
-    assert bool(new["t2d"][old["t2d"]].all())
-
-
 def test_a_drafter_can_keep_the_targets_head(trained):
     done = trained(*TRAIN, "drafter.head=target", "answers=sql", "name=kept", "trainer.max_steps=2")
     assert done.code == 0

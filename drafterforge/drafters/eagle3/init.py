@@ -87,20 +87,6 @@ def with_vocabulary(drafter: Eagle3Drafter, token_ids: Tensor) -> Eagle3Drafter:
 
 
 @torch.no_grad()
-def extend_vocabulary(drafter: Eagle3Drafter, token_ids: Tensor, head: Tensor) -> Eagle3Drafter:
-    """A copy of the drafter with the draft vocabulary `token_ids` [W], which are its own and others, ascending.
-
-    The rows of its head stay.  A new row is the target's, of head [V, H], times the factor that brings the target's
-    rows closest to the drafter's: training changes their size.
-    """
-    twin, rows = with_vocabulary(drafter, token_ids), drafter.lm_head.weight
-    ours, all_rows = (head[ids.to(head.device)].to(rows) for ids in (drafter.token_ids, twin.token_ids))
-    twin.lm_head.weight.copy_(all_rows * ((rows * ours).sum() / ours.square().sum()))
-    twin.lm_head.weight[torch.isin(twin.token_ids, drafter.token_ids)] = rows
-    return twin
-
-
-@torch.no_grad()
 def init_feature_norms(drafter: Eagle3Drafter, features: Tensor) -> None:
     """Set the gain of each `fc_norm` to the median RMS of its feature, so fc initially sees features of usual size.
 

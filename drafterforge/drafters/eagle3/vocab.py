@@ -17,17 +17,6 @@ def draft_token_ids(counts: np.ndarray, size: int) -> torch.Tensor:
     return torch.from_numpy(np.sort(order[:size]).astype(np.int64))
 
 
-def extended_token_ids(counts: np.ndarray, token_ids: torch.Tensor, size: int) -> torch.Tensor:
-    """`token_ids` [W] and the most frequent other ids of the answers, at most `size` in all, ascending, int64.
-
-    counts: occurrences of each id among answer tokens, [V].  Ids that do not occur are not added.
-    """
-    rest = counts.copy()
-    rest[token_ids.numpy()] = 0
-    count = min(max(size - len(token_ids), 0), np.count_nonzero(rest))
-    return torch.cat((token_ids, draft_token_ids(rest, count))).sort().values
-
-
 def coverage(counts: np.ndarray, token_ids: torch.Tensor) -> float:
     """Share of the counted tokens that are in the draft vocabulary."""
     return float(counts[token_ids.numpy()].sum() / max(counts.sum(), 1))

@@ -14,7 +14,6 @@ from drafterforge.drafters.base import DistillationResult, DistilTogether, Train
 from drafterforge.drafters.eagle3.checkpoint import check_taps, load_drafter, load_expert, save_drafter
 from drafterforge.drafters.eagle3.init import (
     TargetWeights,
-    extend_vocabulary,
     init_feature_norms,
     scratch_init,
     warm_init,
@@ -25,7 +24,7 @@ from drafterforge.drafters.eagle3.model import Eagle3Drafter
 from drafterforge.drafters.eagle3.spec import NORMS_31, DrafterSpec
 from drafterforge.drafters.eagle3.train.lora import add_adapter, load_additions, save_adapter
 from drafterforge.drafters.eagle3.train.module import DistillModule
-from drafterforge.drafters.eagle3.vocab import coverage, draft_token_ids, extended_token_ids
+from drafterforge.drafters.eagle3.vocab import coverage, draft_token_ids
 from drafterforge.targets.load import Target
 
 # defaults of settings added in later versions, which older folders lack
@@ -111,13 +110,9 @@ def start_drafter(job: TrainingJob) -> Eagle3Drafter:
         drafter, additions = load_expert(parent, embedding)
         drafter = add_adapter(drafter, settings.lora, job.seed)
         return drafter if additions is None else load_additions(drafter, parent / ADAPTER)
-    emitted = job.answers.token_counts(config.vocab_size, domain=job.answers_domain)
     if parent is not None and settings.head == "own":
-        drafter = load_drafter(parent, embedding)
-        if drafter.spec.hidden_size != target.head_weight.shape[1]:
-            return drafter  # the target's rows do not fit
-        token_ids = extended_token_ids(emitted, drafter.token_ids.cpu(), settings.draft_vocab_size)
-        return extend_vocabulary(drafter, token_ids, target.head_weight)
+        return load_drafter(parent, embedding)  # keeps the draft vocabulary, which the head is trained for
+    emitted = job.answers.token_counts(config.vocab_size, domain=job.answers_domain)
     token_ids = draft_token_ids(emitted, settings.draft_vocab_size)
     if parent is not None:
         return freeze_target_head(with_vocabulary(load_drafter(parent, embedding), token_ids), target)
