@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes natural prompts of open licences by domain, and held-out questions that no prompt repeats.
 
-    python scripts/natural_prompts.py OUT OWNER/NAME=CLONE ... [--also FOLDER] [--held-out FOLDER]
+    python scripts/natural_prompts.py OUT OWNER/NAME=CLONE ... [--also FOLDER] [--held-out FOLDER] [--passages]
 
 CLONE is a git clone of a public repository, of which these are read:
 
@@ -14,8 +14,8 @@ CLONE is a git clone of a public repository, of which these are read:
 `--also` adds the prompts of JSONL files NAME.jsonl, lines of {"messages", "domain", "source", "licence"}, and
 `--held-out` the questions of others; `code` is called `python`, and lines of a grammar, of PubMedQA or of
 Universal Dependencies are left out.
-The domain `passages` has long prompts, such as a server with retrieval gets: two to five texts of clinical or of
-summarization prompts, and the question or the instruction of one of them.
+`--passages` adds the domain `passages` of long prompts, such as a server with retrieval gets: two to five texts of
+clinical or of summarization prompts, and the question or the instruction of one of them. It has no questions.
 OUT/prompts/DOMAIN.jsonl is for `data=jsonl path=`, OUT/questions/DOMAIN.jsonl for `suite.questions=`; together they
 are what scripts/study_premise.py takes.  A domain without held-out files, and chat, keeps 120 prompts as questions.
 """
@@ -135,8 +135,8 @@ def lines_of(folder: Path) -> Iterator[tuple[str, str, Row]]:
                 yield NAMES.get(row["domain"], row["domain"]), row["messages"][0]["content"], row
 
 
-def collect(clones: dict[str, Path], also: Path | None, held_out: Path | None) -> dict[str, Domain]:
-    """All domains, by name."""
+def collect(clones: dict[str, Path], also: Path | None, held_out: Path | None, passages: bool) -> dict[str, Domain]:
+    """All domains, by name.  passages: the one of long prompts too."""
     domains: dict[str, Domain] = {}
     for source in SOURCES:
         if source.repository in clones:
@@ -155,7 +155,7 @@ def collect(clones: dict[str, Path], also: Path | None, held_out: Path | None) -
         domain.prompts = {text: about for text, about in domain.prompts.items() if len(text.split()) <= MAX_WORDS}
         domain.questions = [text for text in domain.questions if len(text.split()) <= MAX_WORDS]
         domain.hold_out(rng)
-    if texts := [domains[name] for name in TEXTS if name in domains]:
+    if passages and (texts := [domains[name] for name in TEXTS if name in domains]):
         domains["passages"] = Domain({text: about for domain in texts for text, about in joined(domain, rng).items()})
     return domains
 
@@ -170,19 +170,22 @@ def parts_of(prompt: str) -> tuple[str, str, str]:
 
 def joined(domain: Domain, rng: random.Random) -> dict[str, tuple[str, str]]:
     """Prompts of several texts of a domain, with the instruction or the question of one of them."""
-    parts = list(zip(map(parts_of, domain.prompts), domain.prompts.values(), strict=True))
+    parts = [(split, about) for prompt, about in domain.prompts.items() if any((split := parts_of(prompt))[::2])]
     prompts = {}
     for _ in range(PASSAGES if len(parts) > 1 else 0):
         some = rng.sample(parts, rng.randint(2, min(MAX_JOINED, len(parts))))
-        (instruction, _, question), about = some[0]
+        (instruction, _, question), _ = some[0]
         texts = [text for (_, text, _), _ in some]
         rng.shuffle(texts)
-        prompts["\n\n".join(filter(None, (instruction and f"{instruction}:", *texts, question)))] = about
+        sources, licences = (
+            " and ".join(sorted({*values})) for values in zip(*(about for _, about in some), strict=True)
+        )
+        prompts["\n\n".join(filter(None, (instruction and f"{instruction}:", *texts, question)))] = sources, licences
     return prompts
 
 
 def write(out: Path, domains: dict[str, Domain]) -> None:
-    """Write two files a domain, and print what they hold."""
+    """Write the prompts and the questions of each domain, and print how many there are."""
     for name, domain in sorted(domains.items()):
         prompts = [
             {"messages": [{"role": "user", "content": text}], "domain": name, "source": source, "licence": licence}
@@ -207,13 +210,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("clones", nargs="*", metavar="OWNER/NAME=CLONE")
     parser.add_argument("--also", type=Path, metavar="FOLDER", help="further prompts, NAME.jsonl")
     parser.add_argument("--held-out", type=Path, metavar="FOLDER", help="questions, NAME.jsonl")
+    parser.add_argument("--passages", action="store_true", help="the domain of long prompts too")
     options = parser.parse_args(arguments)
     try:
         clones = {name: Path(path) for name, _, path in (text.partition("=") for text in options.clones)}
         names = {source.repository for source in SOURCES}
         if unread := clones.keys() - names:
             raise ConfigError(f"{min(unread)} is not read; type one of {', '.join(sorted(names))}")
-        write(options.out, collect(clones, options.also, options.held_out))
+        write(options.out, collect(clones, options.also, options.held_out, options.passages))
     except DrafterforgeError as error:
         print(f"natural_prompts: {error}", file=sys.stderr)
         return 2

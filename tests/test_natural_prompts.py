@@ -65,7 +65,9 @@ def test_passages_join_texts_of_prompts_with_one_question_or_instruction(script,
     rows = [line_of("summarization", f"Summarize: Abstract {i}.") for i in range(62)]
     rows += [line_of("summarization", f"Say it briefly.\n\nA longer abstract {i}.") for i in range(62)]
     (also / "s.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert script.main([str(out), f"{PUBMEDQA}={clone}", "--also", str(also)]) == 0
+    arguments = [str(out), f"{PUBMEDQA}={clone}", "--also", str(also)]
+    assert script.main(arguments) == 0 and not (out / "prompts" / "passages.jsonl").exists()
+    assert script.main([*arguments, "--passages"]) == 0
     assert not (out / "questions" / "passages.jsonl").exists()
     prompts = {line["messages"][0]["content"]: line["source"] for line in lines(out / "prompts" / "passages.jsonl")}
     questions = lines(out / "questions" / "clinical.jsonl") + lines(out / "questions" / "summarization.jsonl")

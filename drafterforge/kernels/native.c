@@ -439,7 +439,8 @@ static void project(const projection *by, const float *x, const float *added, fl
         const linear_loop each = {.x = x, .ldx = depth, .w = {by->down, by->down_size, 0, depth}, .out = low,
                                   .rows = rows / by->experts, .columns = by->rank};
         if (by->experts == 1) linear(each, threads);
-        else share_loop(linear_experts, &(expert_loop){each, by->down_stride}, by->experts, threads);
+        else share_loop(linear_experts, &(expert_loop){each, by->down_stride}, by->experts,
+                        rows * depth * by->rank > SMALL ? threads : 1);
         loop.low = low, loop.up = (weights){by->up, by->up_size, 0, by->rank};
         loop.experts = by->experts, loop.up_stride = by->up_stride;
     }

@@ -96,6 +96,8 @@ class StackedLinear:
     @cached_property
     def native(self) -> Packed | None:
         """The projection of all drafters, whose rows follow each other; None: it is not packed, or not of one base."""
+        if len(self.linears) == 1:
+            return self.linears[0].native
         (_, base, low), *further = self.families
         if further:
             return None
