@@ -15,7 +15,8 @@ CLONE is a git clone of a public repository, of which these are read:
 `--held-out` the questions of others; `code` is called `python`, and lines of a grammar, of PubMedQA or of
 Universal Dependencies are left out.
 `--passages` adds the domain `passages` of long prompts, such as a server with retrieval gets: two to five texts of
-clinical or of summarization prompts, and the question or the instruction of one of them. It has no questions.
+clinical or of summarization prompts, and the question or the instruction of one of them. It has no held-out questions,
+which scripts/study_premise.py needs of every domain.
 OUT/prompts/DOMAIN.jsonl is for `data=jsonl path=`, OUT/questions/DOMAIN.jsonl for `suite.questions=`; together they
 are what scripts/study_premise.py takes.  A domain without held-out files, and chat, keeps 120 prompts as questions.
 """

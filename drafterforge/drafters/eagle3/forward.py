@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafterforge.drafters.eagle3.spec import DrafterSpec
+from drafterforge.kernels.attention import Heads
 from drafterforge.kernels.dispatch import Kernels, PackedDraftLayer
 from drafterforge.kernels.rope import RopeTable, apply_rope
 
@@ -33,6 +34,13 @@ class DecodingPass:
     rope: RopeTable
     kernels: Kernels
     packed: PackedDraftLayer | None = None  # the layer and the head in one call
+
+    def _pack(self) -> PackedDraftLayer | None:
+        """The layer and the head in one call; None if the kernels have no such call."""
+        spec = self.spec
+        heads = Heads(spec.num_heads, spec.num_key_heads, spec.head_dim)
+        flags = spec.norm_before_residual, spec.norm_output
+        return self.kernels.pack_draft_layer(self.embedding, self.linears, self.gains, heads, spec.rms_norm_eps, *flags)
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return self.kernels.rms_norm(x, self.gains[name], self.spec.rms_norm_eps)

@@ -9,7 +9,6 @@ from drafterforge.drafters.base import Drafter
 from drafterforge.drafters.eagle3.forward import DecodingPass
 from drafterforge.drafters.eagle3.lora import Adapter, LowRank, concatenate_low_rank
 from drafterforge.drafters.eagle3.model import Eagle3Drafter
-from drafterforge.kernels.attention import Heads
 from drafterforge.kernels.dispatch import kernels_of
 from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
 
@@ -51,7 +50,7 @@ class FusedDrafter(DecodingPass, Drafter):
             self.gains["fc_norm"] = torch.stack([self._cast(norm.weight) for norm in drafter.fc_norm])  # [3, H]
         self.token_ids = drafter.token_ids.to(embedding.device)
         self.rope, self.kernels = drafter.rope, kernels_of(embedding)
-        self._pack()
+        self.packed = self._pack()
 
     def with_adapter(self, adapter: Adapter) -> FusedDrafter:
         """A LoRA expert that shares this drafter's weights."""
@@ -63,16 +62,8 @@ class FusedDrafter(DecodingPass, Drafter):
                 widths = [self._out_features(part) for part in parts]
                 low = concatenate_low_rank([adapter.get(part) for part in parts], widths)
                 twin.linears[name] = AdaptedLinear(base, LowRank(self._cast(low.down), self._cast(low.up)))
-        twin._pack()
+        twin.packed = twin._pack()
         return twin
-
-    def _pack(self) -> None:
-        spec = self.spec
-        heads = Heads(spec.num_heads, spec.num_key_heads, spec.head_dim)
-        flags = spec.norm_before_residual, spec.norm_output
-        self.packed = self.kernels.pack_draft_layer(
-            self.embedding, self.linears, self.gains, heads, spec.rms_norm_eps, *flags
-        )
 
     def _cast(self, parameter: Tensor) -> Tensor:
         return parameter.detach().to(device=self.embedding.device, dtype=self.embedding.dtype)

@@ -20,7 +20,6 @@ from drafterforge.drafters.eagle3.lora import LowRank
 from drafterforge.drafters.eagle3.spec import FLAGS
 from drafterforge.drafters.judging import draft_id_table
 from drafterforge.errors import DrafterforgeError
-from drafterforge.kernels.attention import Heads
 from drafterforge.kernels.dispatch import PackedDraftLayer, kernels_of
 from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear, Packed, pack_additions
 
@@ -152,14 +151,9 @@ class StackedDrafters(DecodingPass):
     @cached_property
     def packed(self) -> PackedDraftLayer | None:
         """The layer and the head of all drafters in one call, for tokens [N * B, T]; None unless they share a base."""
-        linears = {name: linear for name, linear in self.linears.items() if name != "fc"}
         shared = all(gain.dim() == 1 for name, gain in self.gains.items() if name != "fc_norm")
-        if not shared or any(linear.native is None for linear in linears.values()):
-            return None
-        spec = self.spec
-        heads = Heads(spec.num_heads, spec.num_key_heads, spec.head_dim)
-        flags = spec.norm_before_residual, spec.norm_output
-        return self.kernels.pack_draft_layer(self.embedding, linears, self.gains, heads, spec.rms_norm_eps, *flags)
+        native = all(linear.native is not None for name, linear in self.linears.items() if name != "fc")
+        return self._pack() if shared and native else None
 
     def _gain(self, name: str) -> Tensor:
         gains = [member.gains[name] for member in self.members]
