@@ -15,11 +15,11 @@ class DraftLimits(Protocol):
     min_probability: float  # of a node, all its ancestors accepted too; less likely nodes are left out
     prices: Sequence[float]  # accepted tokens that a tree of k nodes below the root must add, by k; empty: 0
 
-    def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
+    def uses_neural(self, row: int, expected: float, ignorance: float, num_nodes: int) -> bool:
         """Whether the neural drafter joins retrieval in a row.
 
-        row: number among the rows drafted together.  expected: tokens that retrieval alone adds.  ignorance: weight of
-        the drafter's distribution against retrieval's evidence, in [0, 1].
+        row: number among the rows drafted together.  expected: tokens that retrieval alone adds, with
+        num_nodes nodes.  ignorance: weight of the drafter's distribution against retrieval's evidence, in [0, 1].
         """
 
     def least_reach(self, rows: Sequence[int]) -> Sequence[float]:
@@ -46,7 +46,7 @@ class FixedLimits:
         self.min_probability, self.min_reach = min_probability, min_reach
         self.min_retrieval_tokens = min_retrieval_tokens
 
-    def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
+    def uses_neural(self, row: int, expected: float, ignorance: float, num_nodes: int) -> bool:
         """See `DraftLimits`."""
         return expected < self.min_retrieval_tokens
 

@@ -1,5 +1,6 @@
 /* Inference on a CPU in float32 for few rows: linear layers, whose weights are read as bfloat16 if that is exact, and the
- * small operations between them.  Where the caller allows it, a processor with AVX512-BF16 multiplies in bfloat16.
+ * small operations between them.  Where the caller allows it, a processor with AVX512-BF16 multiplies in bfloat16, one
+ * with AMX by its matrix unit.
  *
  * All results are batch-invariant: the order of a row's operations does not depend on the number of rows, so a token gets
  * the same bits in a tree and alone.  Weights are read once per call; each core takes a share of the output columns.
@@ -280,6 +281,8 @@ static void quantise_rows(const float *x, uint8_t *bytes, float *steps, long row
 }
 #endif
 
+#include "matrix.h"
+
 /* Whether the processor multiplies pairs of bfloat16, and bytes. */
 int df_has_pairs(void) { return HAS_PAIRS; }
 int df_has_bytes(void) { return HAS_BYTES; }
@@ -308,17 +311,21 @@ void df_pack_full(const float *weight, float *packed, long out, long depth) {
 }
 
 /* Packed weights: of `size` 4 by `df_pack_full`, 2 by `df_pack_half`, or 1 by native.py.  paired: the inputs come from
- * `round_rows`; only with size 2.  With size 1 they come from `quantise_rows`. */
+ * `round_rows`; only with size 2.  With size 1 they come from `quantise_rows`.  matrix: the matrix unit multiplies. */
 typedef struct {
     const void *packed;
-    int size, paired;
+    int size, paired, matrix;
     long depth;
 } weights;
 
 /* Sums of `count` inputs with panel `panel` of weights. */
 INLINE void tile(const float *x, long ldx, weights w, long panel, const char *fetch, long stride, long count,
-                 vec sums[MOST_ROWS][2]) {
+                 vec sums[][2]) {
     const void *from = (const char *)w.packed + panel * PANEL * w.depth * w.size;
+    if (w.matrix) {
+        multiply_matrices(x, ldx, from, w.depth * w.size / 4, w.size == 1, fetch, stride, count, sums);
+        return;
+    }
     tile_function *const *tiles = w.size == 1 ? BYTES : w.paired ? PAIRS : w.size == 2 ? HALF : FULL;
     tiles[count - 1](x, ldx, from, w.depth, fetch, stride, sums);
 }
@@ -347,14 +354,16 @@ static void linear_panels(const void *loop, long first_panel, long last_panel) {
     const float *x = of.x, *low = of.low, *bias = of.bias, *added = of.added;
     float *out = of.out;
     const long ldx = of.ldx, rows = of.rows, columns = of.columns, panel_bytes = PANEL * w.depth * w.size;
-    const long tiles = (rows + MOST_ROWS - 1) / MOST_ROWS;
+    const long most = w.matrix ? MATRIX_ROWS : MOST_ROWS, tiles = (rows + most - 1) / most;
+    long prepared = 0; /* rows for which the matrix unit is */
     for (long panel = first_panel; panel < last_panel; panel++) {
         const long first = panel * PANEL, width = columns - first < PANEL ? columns - first : PANEL;
         const char *from = (const char *)w.packed + panel * panel_bytes;
         for (long part = 0; part < tiles; part++) {
             const long start = part * rows / tiles, count = (part + 1) * rows / tiles - start;
             const char *fetch = from + (tiles == 1 ? FAR : panel_bytes + part * panel_bytes / tiles);
-            vec sums[MOST_ROWS][2], more[MOST_ROWS][2];
+            vec sums[MATRIX_ROWS][2], more[MATRIX_ROWS][2];
+            if (w.matrix && count != prepared) begin_matrices(count), prepared = count;
             tile(x + start * ldx, ldx, w, panel, fetch, STEP / tiles, count, sums);
             for (long row = 0; w.size == 1 && row < count; row++)
                 for (int side = 0; side < 2; side++) {
@@ -365,6 +374,7 @@ static void linear_panels(const void *loop, long first_panel, long last_panel) {
             for (long row = 0, end; up.packed && row < count; row = end) {
                 const long expert = (start + row) * of.experts / rows, next = (expert + 1) * (rows / of.experts) - start;
                 end = next < count ? next : count;
+                if (end > row + MOST_ROWS) end = row + MOST_ROWS;
                 weights own = up;
                 own.packed = (const char *)up.packed + expert * of.up_stride;
                 tile(low + (start + row) * up.depth, up.depth, own, panel, from, 0, end - row, more + row);
@@ -383,6 +393,7 @@ static void linear_panels(const void *loop, long first_panel, long last_panel) {
             }
         }
     }
+    if (prepared) end_matrices();
 }
 
 static void linear(linear_loop loop, int threads) {
@@ -409,14 +420,14 @@ static void linear_experts(const void *loop, long first, long last) {
 /* weight x (+ up down x) (+ bias), of packed weights; `down`, up and bias may be null.
  *
  * experts: the rows are divided among as many, in order, each with a `down` and an `up` of its own, strides of bytes apart.
- * size, down_size, up_size: see `weights`.  rounds: inputs are rounded to bfloat16; only with size 2.  Of size 1:
+ * size, down_size, up_size, matrix: see `weights`.  rounds: inputs are rounded to bfloat16; only with size 2.  Of size 1:
  * scales: of the weights of each column, to the end of the last panel; offsets: 128 times the sums of these weights. */
 typedef struct {
     const void *packed, *down, *up;
     const float *bias, *scales;
     const int32_t *offsets;
     long depth, columns, rank, experts, down_stride, up_stride;
-    int size, down_size, up_size, rounds;
+    int size, down_size, up_size, rounds, matrix;
 } projection;
 
 /* Numbers of scratch memory for each row: low [rank], and inputs that are rounded, with their step. */
@@ -432,16 +443,16 @@ static void project(const projection *by, const float *x, const float *added, fl
                     int threads) {
     const long depth = by->depth;
     float *low = scratch, *steps = low + rows * by->rank, *inputs = steps + rows;
-    linear_loop loop = {.x = x, .ldx = depth, .w = {by->packed, by->size, by->rounds, depth}, .scales = by->scales,
+    linear_loop loop = {.x = x, .ldx = depth, .w = {by->packed, by->size, by->rounds, by->matrix, depth}, .scales = by->scales,
                         .offsets = by->offsets, .steps = steps, .bias = by->bias, .added = added, .out = out,
                         .rows = rows, .columns = by->columns};
     if (by->down) {
-        const linear_loop each = {.x = x, .ldx = depth, .w = {by->down, by->down_size, 0, depth}, .out = low,
+        const linear_loop each = {.x = x, .ldx = depth, .w = {by->down, by->down_size, 0, 0, depth}, .out = low,
                                   .rows = rows / by->experts, .columns = by->rank};
         if (by->experts == 1) linear(each, threads);
         else share_loop(linear_experts, &(expert_loop){each, by->down_stride}, by->experts,
                         rows * depth * by->rank > SMALL ? threads : 1);
-        loop.low = low, loop.up = (weights){by->up, by->up_size, 0, by->rank};
+        loop.low = low, loop.up = (weights){by->up, by->up_size, 0, 0, by->rank};
         loop.experts = by->experts, loop.up_stride = by->up_stride;
     }
     if (by->size == 1) {

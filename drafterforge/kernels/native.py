@@ -24,7 +24,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.kernels.processor import processor_features
 
 SOURCE = Path(__file__).with_name("native.c")
-INCLUDED = tuple(SOURCE.with_name(name) for name in ("threads.h", "layers.h", "retrieval.h"))
+INCLUDED = tuple(SOURCE.with_name(name) for name in ("threads.h", "matrix.h", "layers.h", "retrieval.h"))
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-pthread", "-shared", "-fPIC")
 COMPILER_SECONDS = 120
 MOST_QUERIES = 64  # of a sequence, that `attention` gets at once
@@ -32,6 +32,7 @@ SIGNATURES: dict[str, tuple] = {
     "df_panel": (),
     "df_has_pairs": (),
     "df_has_bytes": (),
+    "df_has_matrix": (),
     "df_pack_half": (c_void_p, c_void_p, c_long, c_long),
     "df_pack_full": (c_void_p, c_void_p, c_long, c_long),
     "df_project": (*[c_void_p] * 4, c_long, c_int),
@@ -79,11 +80,12 @@ SIGNATURES: dict[str, tuple] = {
     ),
 }
 
-# functions that return a number: 1 for failure, except for the first three and those that say how many they wrote
+# functions that return a number: 1 for failure, except for the first four and those that say how many they wrote
 RETURN = (
     "df_panel",
     "df_has_pairs",
     "df_has_bytes",
+    "df_has_matrix",
     "df_ancestors",
     "df_attention",
     "df_cut",
@@ -188,6 +190,12 @@ def multiplies_bfloat16() -> bool:
 def multiplies_bytes() -> bool:
     """Whether `PackedLinear` can multiply numbers of 8 bits, which needs AVX512-VNNI."""
     return library() is not None and bool(library().df_has_bytes())
+
+
+@functools.cache
+def multiplies_matrices() -> bool:
+    """Whether `PackedLinear` can multiply by a matrix unit, which needs AMX, and Linux's leave to use it."""
+    return library() is not None and bool(library().df_has_matrix())
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from drafterforge.kernels import native
 
 NATIVE_ROWS = 256  # rows up to which native.c is faster than BLAS in float32 (AVX-512, AVX2), see bench_kernels.py
+MATRIX_WORDS = 16  # of an input that the matrix unit multiplies together, of 4 bytes
 MOST_BYTES = 65536  # inputs of a layer of 8 bits, whose sums must fit 32
 
 
@@ -24,7 +25,7 @@ class Projection(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("packed", "down", "up", "bias", "scales", "offsets")),
         *((name, c_long) for name in ("depth", "columns", "rank", "experts", "down_stride", "up_stride")),
-        *((name, c_int) for name in ("size", "down_size", "up_size", "rounds")),
+        *((name, c_int) for name in ("size", "down_size", "up_size", "rounds", "matrix")),
     )
 
 
@@ -44,11 +45,14 @@ class PackedLinear:
         if int8 and half and self.depth % 4 == 0 and self.depth <= MOST_BYTES and native.multiplies_bytes():
             self.size = 1
         self.rounds = rounds and self.size == 2 and native.multiplies_bfloat16()
+        words = self.depth * self.size / 4  # of an input, as the matrix unit reads it
+        self.matrix = (self.rounds or self.size == 1) and words % MATRIX_WORDS == 0 and native.multiplies_matrices()
         self.bias = None if bias is None else bias.contiguous()
         self.scales = self.offsets = None
         self.packed = self._pack_bytes(weight) if self.size == 1 else self._pack(weight.contiguous())
         parts = native.address(self.packed), 0, 0, *map(native.address, (self.bias, self.scales, self.offsets))
-        self.projection = Projection(*parts, self.depth, self.out, 0, 1, 0, 0, self.size, 0, 0, self.rounds)
+        shape = self.depth, self.out, 0, 1, 0, 0
+        self.projection = Projection(*parts, *shape, self.size, 0, 0, self.rounds, self.matrix)
 
     @property
     def any_rows(self) -> bool:
@@ -92,8 +96,8 @@ class PackedAddition:
         addresses = map(native.address, (base.packed, *(part.packed for part in packed)))
         strides = (part.packed.nbytes // self.experts for part in packed)
         shape = base.depth, base.out, rank, self.experts, *strides
-        sizes = base.size, *(part.size for part in packed)
-        self.projection = Projection(*addresses, of.bias, of.scales, of.offsets, *shape, *sizes, base.rounds)
+        kinds = base.size, *(part.size for part in packed), base.rounds, base.matrix
+        self.projection = Projection(*addresses, of.bias, of.scales, of.offsets, *shape, *kinds)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x @ (weight + up @ down).T (+ bias) for contiguous x [N, in]; N is a multiple of the number of experts."""

@@ -94,6 +94,7 @@ class RowWorth:
     uses_neural: bool = False  # in this cycle
     is_awake: bool = True  # whether a neural drafter has read the text
     retrieved: float = 0.0  # tokens that retrieval alone would add, calibrated
+    retrieved_nodes: int = 0  # that retrieval alone would propose
     ignorance: float = 1.0
 
     @property
@@ -119,11 +120,12 @@ class CycleLimits(DraftLimits):
     seconds: float = 0.0  # that the decisions took
     levels: int = 1  # that the neural drafter has drafted
 
-    def uses_neural(self, row: int, expected: float, ignorance: float) -> bool:
+    def uses_neural(self, row: int, expected: float, ignorance: float, num_nodes: int) -> bool:
         """See `DraftLimits`."""
         began = time.perf_counter()
         state = self.rows[row]
         state.retrieved, state.ignorance = expected * state.calibration, ignorance
+        state.retrieved_nodes = num_nodes
         gain = state.neural_gain.value * ignorance
         state.uses_neural = state.is_awake and (
             gain > self.rate * self.worth.neural_cycle_s
@@ -162,7 +164,7 @@ class Worth:
         self.costs, first = costs, costs.of(1, 1)
         self.arms = ArmKnowledge(first)
         self.traffic: dict[tuple[float, int, str], Traffic] = {}  # temperature, in quarters; rows; kind
-        self.neural_s = Mean(0.3 * first, 1.0, COST_HORIZON)  # of a row: drafting, and its nodes' verification
+        self.neural_s = Mean(0.3 * first, 1.0, COST_HORIZON)  # of a row: drafting, and verifying nodes that it adds
         self.reading_s = Mean(0.1 * first, 1.0, COST_HORIZON)  # of a row, the tokens of one cycle
         self.level_s = Mean(0.06 * first, 1.0, COST_HORIZON)  # of one more level, all rows
         self.level_share = Mean(0.6, 4.0, TRAFFIC_HORIZON)  # reach of a level over that of the one before
@@ -233,7 +235,7 @@ class Worth:
     def plan(self, rows: Sequence[RowWorth]) -> None:
         """Decide which rows draft in the next cycle."""
         for row in rows:
-            row.uses_neural, row.retrieved = False, 0.0
+            row.uses_neural, row.retrieved, row.retrieved_nodes = False, 0.0, 0
         # One probing row lengthens the pass of all rows, so all that do not draft probe together.
         due = any(row.net.value <= 0.0 and row.skipped >= row.pause for row in rows)
         for row in rows:
@@ -328,7 +330,8 @@ class Worth:
         """Learn the seconds of the neural drafter and of a level."""
         batch, count = record.tree.tokens.shape
         least_s = LEAST_COST * self.costs.of(1, 1)
-        verifying = (self.costs.of(batch * count, batch) - self.costs.of(batch, batch)) / batch
+        alone = min(1 + max(row.retrieved_nodes for row in limits.rows), count)  # nodes without the neural drafter
+        verifying = (self.costs.of(batch * count, batch) - self.costs.of(batch * alone, batch)) / batch
         drafting = (limits.ended - limits.clock[0] - limits.reading) / len(neural)
         self.neural_s.add_seconds(drafting + verifying, least_s)
         if not limits.catches_up:

@@ -46,13 +46,13 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def widens(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the lean path stores weights of this dtype but has activations in float32: on CPUs without AMX.
+    """Whether the lean path stores weights of this dtype but has activations in float32: on CPUs with native.c.
 
-    There this is faster than half precision throughout, and rounds less.  With AVX512-BF16 the linear layers of a
-    bfloat16 target round their inputs and multiply in bfloat16.
+    There this is faster than half precision throughout, and rounds less.  With AMX or AVX512-BF16 the linear layers of
+    a bfloat16 target round their inputs and multiply in bfloat16.
     """
     half = dtype in (torch.bfloat16, torch.float16)
-    return half and device.type == "cpu" and not has_matrix_unit("cpu") and is_compiled()
+    return half and device.type == "cpu" and is_compiled()
 
 
 def describe_device(device: torch.device) -> str:

@@ -16,7 +16,6 @@ from drafterforge.kernels.cache import KeyValueCache
 from drafterforge.kernels.dispatch import KERNELS, NATIVE, TORCH, kernels_of
 from drafterforge.kernels.linear import AdaptedLinear, FrozenLinear
 from drafterforge.kernels.native_linear import NATIVE_ROWS
-from drafterforge.targets import device as device_room
 from drafterforge.targets.load import Target, load_target, wrap_model
 from tests.models import FAMILIES, tiny_model, tiny_target
 from tests.tiny import build_tokenizer
@@ -478,11 +477,10 @@ def test_a_text_has_the_bits_of_single_tokens_with_a_cache_and_without(length, d
 
 @compiled
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_weights_have_float32_activations_where_no_unit_multiplies_them(dtype, tmp_path, monkeypatch):
+def test_half_precision_weights_have_float32_activations_with_compiled_kernels(dtype, tmp_path, monkeypatch):
     tiny_model().save_pretrained(tmp_path)
     build_tokenizer().save_pretrained(tmp_path)
     config = TargetConfig(source="hf", model=str(tmp_path), dtype=dtype)
-    monkeypatch.setattr(device_room, "has_matrix_unit", lambda kind: False)
     target = load_target(config)
     half = getattr(torch, dtype)
     assert (target.dtype, target.compute_dtype) == (half, torch.float32)
@@ -494,9 +492,6 @@ def test_half_precision_weights_have_float32_activations_where_no_unit_multiplie
     text, positions = torch.arange(3, 33)[None], torch.arange(30)[None]
     with torch.inference_mode():
         assert target.forward(text, positions, None)[0].equal(twin.forward(text, positions, None)[0])
-    monkeypatch.setattr(device_room, "has_matrix_unit", lambda kind: True)
-    assert load_target(config).compute_dtype == half
-    monkeypatch.setattr(device_room, "has_matrix_unit", lambda kind: False)
     without(monkeypatch)
     assert load_target(config).compute_dtype == half
 

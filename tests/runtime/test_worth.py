@@ -143,11 +143,25 @@ def test_a_neural_drafter_does_not_look_dearer_because_it_has_paused(pause):
     for _ in range(50):
         row.neural_skipped, row.neural_gain.value = pause, 9.0
         limits = worth.limits([row], 1, 5, "eagle")
-        assert limits.uses_neural(0, 0.0, 1.0)
+        assert limits.uses_neural(0, 0.0, 1.0, 0)
         limits.clock, limits.reading, limits.ended = [0.0, 0.009], 0.008, 0.010
         worth.learn([row], finished_cycle(5, 2, 0.011, 0.010), [limits])
     assert worth.neural_s.value == pytest.approx(0.003, abs=0.0005)  # 2 ms of drafting, 1 ms of verifying its nodes
     assert worth.reading_s.value == pytest.approx(0.001 if pause else 0.008, abs=0.0005)
+
+
+@pytest.mark.parametrize(("alone", "milliseconds"), [(0, 3.0), (2, 2.5), (4, 2.0), (9, 2.0)])
+def test_a_neural_drafter_pays_for_nodes_that_retrieval_would_not_propose(alone, milliseconds):
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
+    row = worth.row(0.0, 1)
+    row.drafts = True
+    for _ in range(50):
+        row.neural_gain.value = 9.0
+        limits = worth.limits([row], 1, 5, "eagle")
+        assert limits.uses_neural(0, 0.0, 1.0, alone)
+        limits.clock, limits.reading, limits.ended = [0.0, 0.002], 0.0, 0.002
+        worth.learn([row], finished_cycle(5, 2, 0.011, 0.002), [limits])
+    assert worth.neural_s.value == pytest.approx(milliseconds / 1e3, abs=2e-4)
 
 
 def test_reading_and_waking_after_a_pause_are_no_cost_of_drafting():
@@ -157,7 +171,7 @@ def test_reading_and_waking_after_a_pause_are_no_cost_of_drafting():
         row = worth.row(0.0, 1)
         row.drafts, row.neural_skipped, row.neural_gain.value = True, 8, 9.0
         limits = worth.limits([row], 1, 5, "eagle")
-        assert limits.uses_neural(0, 0.0, 1.0)
+        assert limits.uses_neural(0, 0.0, 1.0, 0)
         limits.clock, limits.reading, limits.ended = [0.0, 0.002], reading, 0.001 + reading
         record = finished_cycle(5, 2, 0.011, 0.001 + reading + refresh)
         record.seconds["refresh"] = refresh

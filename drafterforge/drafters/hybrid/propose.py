@@ -73,7 +73,9 @@ class HybridDrafting(IndexedDrafting):
         ]
         ignorance = [row.ignorance(drafter.trust) for row in evidence]
         neural = [
-            row for row in range(len(nodes)) if limits.uses_neural(row, sum(nodes[row].probabilities), ignorance[row])
+            row
+            for row, alone in enumerate(nodes)
+            if limits.uses_neural(row, sum(alone.probabilities), ignorance[row], len(alone.tokens))
         ]
         looked_up = [row for row in range(len(nodes)) if row not in neural]
         parts = []
