@@ -443,7 +443,8 @@ static void project(const projection *by, const float *x, const float *added, fl
                     int threads) {
     const long depth = by->depth;
     float *low = scratch, *steps = low + rows * by->rank, *inputs = steps + rows;
-    linear_loop loop = {.x = x, .ldx = depth, .w = {by->packed, by->size, by->rounds, by->matrix, depth}, .scales = by->scales,
+    const int matrix = by->matrix && (by->size > 1 || rows >= BUSY); /* sums of bytes are exact whatever multiplies */
+    linear_loop loop = {.x = x, .ldx = depth, .w = {by->packed, by->size, by->rounds, matrix, depth}, .scales = by->scales,
                         .offsets = by->offsets, .steps = steps, .bias = by->bias, .added = added, .out = out,
                         .rows = rows, .columns = by->columns};
     if (by->down) {
