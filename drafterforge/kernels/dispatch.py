@@ -132,11 +132,15 @@ NATIVE = Kernels(
     prompt_chunk=48,
 )
 
+MATRIX = replace(NATIVE, prompt_chunk=128)  # with a matrix unit
+
 
 def _choose(device_type: str, dtype: torch.dtype) -> Kernels:
     if device_type != "cpu":
         return GPU
-    return NATIVE if dtype == torch.float32 and is_compiled() else TORCH
+    if dtype != torch.float32 or not is_compiled():
+        return TORCH
+    return MATRIX if native.multiplies_matrices() else NATIVE
 
 
 class _Choices(dict[tuple[str, torch.dtype], Kernels]):

@@ -27,7 +27,7 @@ SOURCE = Path(__file__).with_name("native.c")
 INCLUDED = tuple(SOURCE.with_name(name) for name in ("threads.h", "matrix.h", "layers.h", "retrieval.h"))
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-pthread", "-shared", "-fPIC")
 COMPILER_SECONDS = 120
-MOST_QUERIES = 64  # of a sequence, that `attention` gets at once
+MOST_QUERIES = 256  # of a sequence, that `attention` gets at once
 SIGNATURES: dict[str, tuple] = {
     "df_panel": (),
     "df_has_pairs": (),

@@ -8,6 +8,7 @@ Axes: B rows.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ FEWEST_UNREAD, MOST_UNREAD = 8, 64  # requests in a row whose prompts no drafter
 PRIOR = 24.0  # cycles that the averages of earlier requests count for in a new one
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
 LEAST_COST = 0.1  # of a pass of one node, see `Mean.add_seconds`
+DOUBT = 2.5  # tokens that the neural drafter may add beyond what cycles have shown, times the root of their number
 LEAST_IGNORANCE = 0.2  # below it a cycle says little about the neural drafter
 MEANS = ("net", "neural_gain", "accepted", "expected", "neural_net")  # of `Traffic`
 
@@ -47,12 +49,20 @@ class Traffic:
         self.neural_gain = Mean(1.0, 16.0, TRAFFIC_HORIZON)  # tokens that the neural drafter adds, over ignorance
         self.accepted = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens of a drafted tree
         self.expected = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens that its probabilities promise
-        self.neural_net = Mean(ASSUMED_NEURAL, 8.0, TRAFFIC_HORIZON)  # that the neural drafter adds beyond its seconds
+        self.neural_net = Mean(ASSUMED_NEURAL, 8.0, TRAFFIC_HORIZON)  # that it is hoped to add beyond its seconds
         self.pause = SHORTEST_PAUSE if net > 0.0 else UNLIKELY_PAUSE
         self.skipped = 0  # cycles since one drafted, counted on from request to request
         self.neural_skipped = 0  # drafting cycles since the neural drafter ran, counted likewise
         self.num_unread = 0  # requests in a row whose prompts no drafter has read
         self.unread_pause = FEWEST_UNREAD  # of these before one is read as a try
+
+    @property
+    def doubt(self) -> float:
+        """By how much the gain of the neural drafter may exceed its average.
+
+        Requests differ, and a drafter that looks bad in the first ones would hardly be seen again.
+        """
+        return DOUBT / math.sqrt(self.neural_gain.weight)
 
     def tries_reading(self, pays: bool) -> bool:
         """Whether a drafter reads the next prompt as a try, where reading does not seem to pay."""
@@ -126,9 +136,8 @@ class CycleLimits(DraftLimits):
         state = self.rows[row]
         state.retrieved, state.ignorance = expected * state.calibration, ignorance
         state.retrieved_nodes = num_nodes
-        gain = state.neural_gain.value * ignorance
         state.uses_neural = state.is_awake and (
-            gain > self.rate * self.worth.neural_cycle_s
+            self.worth.neural_net(state, self.rate) > 0.0
             or state.neural_skipped >= NEURAL_PAUSE
             or state.neural_tries > 0
             or state.probes
@@ -251,6 +260,13 @@ class Worth:
         """
         return self.neural_s.value + self.reading_s.value
 
+    def neural_net(self, row: RowWorth, rate: float) -> float:
+        """Tokens that the neural drafter is hoped to add beyond its seconds in the cycle that was looked at last.
+
+        Known even if it has not read the text: retrieval's ignorance is enough.  rate: tokens per second.
+        """
+        return (row.neural_gain.value + row.traffic.doubt) * row.ignorance - rate * self.neural_cycle_s
+
     @property
     def levels(self) -> int:
         """Levels that the neural drafter drafts in most cycles."""
@@ -290,9 +306,8 @@ class Worth:
             if row.drafts:
                 added = record.counts[index] - 1.0
                 self._learn_row(row, added, added - rate * extra_s / len(drafting))
-                if row.is_awake and row.neural_tries <= NEURAL_TRIES // 2:  # before, its seconds are learned anew
-                    neural = added - row.retrieved - rate * self.neural_cycle_s if row.uses_neural else 0.0
-                    row.traffic.neural_net.add(neural)
+                if row.neural_tries <= NEURAL_TRIES // 2:  # before, its seconds are learned anew
+                    row.traffic.neural_net.add(max(self.neural_net(row, rate), 0.0))
                 if record.tree.expected is not None:
                     for state in (row, row.traffic):
                         state.accepted.add(added)

@@ -164,6 +164,40 @@ def test_a_neural_drafter_pays_for_nodes_that_retrieval_would_not_propose(alone,
     assert worth.neural_s.value == pytest.approx(milliseconds / 1e3, abs=2e-4)
 
 
+def test_what_a_sleeping_drafter_would_add_follows_ignorance_and_costs():
+    worth, nets = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040))), {}
+    for ignorance in (1.0, 0.1, 1.0):
+        row = worth.row(0.0, 1)
+        row.is_awake, row.drafts, before = False, True, row.traffic.neural_gain.weight
+        for _ in range(800):
+            limits = worth.limits([row], 1, 5, "eagle")
+            assert not limits.uses_neural(0, 1.0, ignorance, 3)
+            worth.learn([row], finished_cycle(4, 2, 0.011, 0.001), [limits])
+        net = row.traffic.neural_net.value
+        assert nets.setdefault(ignorance, net) == pytest.approx(net, abs=0.1)  # it comes back
+        assert row.traffic.neural_gain.weight == before  # what it adds is learned only from its own drafts
+    assert nets[0.1] == pytest.approx(0.0, abs=0.1) and nets[1.0] > 0.5
+    seconds = worth.neural_s.value
+    worth.neural_s.value = 10 * seconds
+    assert worth.neural_net(row, worth.rate(1)) < 0.0 < nets[1.0]
+
+
+def test_doubt_shrinks_with_the_cycles_that_a_drafter_has_shown_its_gain_in():
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
+    row = worth.row(0.0, 1)
+    row.drafts, doubts = True, [row.traffic.doubt]
+    for _ in range(200):
+        limits = worth.limits([row], 1, 5, "eagle")
+        row.neural_tries = 1
+        assert limits.uses_neural(0, 1.0, 1.0, 3)
+        limits.clock, limits.ended = [0.0, 0.002], 0.002
+        worth.learn([row], finished_cycle(5, 2, 0.011, 0.002), [limits])
+        doubts.append(row.traffic.doubt)
+    assert doubts == sorted(doubts, reverse=True) and doubts[-1] < 0.3 * doubts[0]
+    worth.doubt_neural(row.traffic)
+    assert row.traffic.doubt > doubts[0]
+
+
 def test_reading_and_waking_after_a_pause_are_no_cost_of_drafting():
     nets = []
     for reading, refresh in ((0.001, 0.0), (0.008, 0.0), (0.001, 0.007)):
