@@ -21,6 +21,7 @@ from drafterforge.drafters.cycle import CycleRecord
 from drafterforge.drafters.limits import DraftLimits
 from drafterforge.runtime.arms import ASSUMED_DRAFTING, ArmKnowledge
 from drafterforge.runtime.averages import MOST_TIMES, Mean
+from drafterforge.runtime.retrieval_yield import RetrievalYield
 from drafterforge.runtime.verify_costs import VerifyCosts
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256  # cycles without drafting before it is tried again
@@ -103,7 +104,8 @@ class RowWorth:
     probes: bool = False  # drafts although it does not seem to pay
     uses_neural: bool = False  # in this cycle
     is_awake: bool = True  # whether a neural drafter has read the text
-    retrieved: float = 0.0  # tokens that retrieval alone would add, calibrated
+    promised: float = 0.0  # tokens that the probabilities of retrieval alone promise, calibrated
+    retrieved: float = 0.0  # tokens that retrieval alone would add
     retrieved_nodes: int = 0  # that retrieval alone would propose
     ignorance: float = 1.0
 
@@ -134,8 +136,8 @@ class CycleLimits(DraftLimits):
         """See `DraftLimits`."""
         began = time.perf_counter()
         state = self.rows[row]
-        state.retrieved, state.ignorance = expected * state.calibration, ignorance
-        state.retrieved_nodes = num_nodes
+        state.promised, state.ignorance = expected * state.calibration, ignorance
+        state.retrieved, state.retrieved_nodes = self.worth.retrieval.of(state.promised), num_nodes
         state.uses_neural = state.is_awake and (
             self.worth.neural_net(state, self.rate) > 0.0
             or state.neural_skipped >= NEURAL_PAUSE
@@ -172,6 +174,7 @@ class Worth:
     def __init__(self, costs: VerifyCosts) -> None:
         self.costs, first = costs, costs.of(1, 1)
         self.arms = ArmKnowledge(first)
+        self.retrieval = RetrievalYield()
         self.traffic: dict[tuple[float, int, str], Traffic] = {}  # temperature, in quarters; rows; kind
         self.neural_s = Mean(0.3 * first, 1.0, COST_HORIZON)  # of a row: drafting, and verifying nodes that it adds
         self.reading_s = Mean(0.1 * first, 1.0, COST_HORIZON)  # of a row, the tokens of one cycle
@@ -244,7 +247,7 @@ class Worth:
     def plan(self, rows: Sequence[RowWorth]) -> None:
         """Decide which rows draft in the next cycle."""
         for row in rows:
-            row.uses_neural, row.retrieved, row.retrieved_nodes = False, 0.0, 0
+            row.uses_neural, row.promised, row.retrieved, row.retrieved_nodes = False, 0.0, 0.0, 0
         # One probing row lengthens the pass of all rows, so all that do not draft probe together.
         due = any(row.net.value <= 0.0 and row.skipped >= row.pause for row in rows)
         for row in rows:
@@ -261,11 +264,11 @@ class Worth:
         return self.neural_s.value + self.reading_s.value
 
     def neural_net(self, row: RowWorth, rate: float) -> float:
-        """Tokens that the neural drafter is hoped to add beyond its seconds in the cycle that was looked at last.
+        """Tokens that the neural drafter is expected to add beyond its seconds in the cycle that was looked at last.
 
         Known even if it has not read the text: retrieval's ignorance is enough.  rate: tokens per second.
         """
-        return (row.neural_gain.value + row.traffic.doubt) * row.ignorance - rate * self.neural_cycle_s
+        return row.neural_gain.value * row.ignorance - rate * self.neural_cycle_s
 
     @property
     def levels(self) -> int:
@@ -307,7 +310,10 @@ class Worth:
                 added = record.counts[index] - 1.0
                 self._learn_row(row, added, added - rate * extra_s / len(drafting))
                 if row.neural_tries <= NEURAL_TRIES // 2:  # before, its seconds are learned anew
-                    row.traffic.neural_net.add(max(self.neural_net(row, rate), 0.0))
+                    hoped = self.neural_net(row, rate) + row.traffic.doubt * row.ignorance
+                    row.traffic.neural_net.add(max(hoped, 0.0))
+                if row.promised > 0.0 and not row.uses_neural:
+                    self.retrieval.learn(row.promised, added)
                 if record.tree.expected is not None:
                     for state in (row, row.traffic):
                         state.accepted.add(added)

@@ -70,7 +70,8 @@ def report_vocabulary(cfg: TrainDrafterConfig, parent: TrainedParent) -> None:
     size = getattr(drafter, "draft_vocab_size", None)
     if size is None or not (drafter.is_adapter or drafter.head == "own"):
         return
-    present = read_json(parent.folder / "config.json")["draft_vocab_size"]
+    folder = trained_kind(drafter.kind).base_of(parent.folder) or parent.folder
+    present = read_json(folder / "config.json")["draft_vocab_size"]
     defaults = type(drafter).draft_vocab_size, size_values(cfg.target, "drafter").get("draft_vocab_size")
     if size not in (present, *defaults):
         say(
