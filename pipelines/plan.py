@@ -33,7 +33,8 @@ from drafterforge.evaluation.planning import (
 )
 from drafterforge.evaluation.stage_trials import run_trials
 from drafterforge.evaluation.trial_workload import assumed_workload, prompts_in_file, resized
-from drafterforge.kernels.linear import has_matrix_unit, multiplies_bfloat16_faster
+from drafterforge.kernels.devices import on_gpu
+from drafterforge.kernels.linear import multiplies_bfloat16_faster
 from drafterforge.pipelines.train_drafter import train
 from drafterforge.targets.device import choose_device, choose_dtype, describe_device
 from drafterforge.targets.load import load_target
@@ -146,8 +147,8 @@ def make_plan(
         source = f"{name}{device_config.bandwidth_gb_s:g} GB/s and {device_config.tflops:g} TFLOP/s"
         rates = DeviceRates(device_config.bandwidth_gb_s * 1e9, device_config.tflops * 1e12 / 2, source)
     else:
-        faster = has_matrix_unit if dtype == torch.float16 else multiplies_bfloat16_faster
-        rates = measure_device(device, dtype if faster(device.type) else torch.float32)
+        half = on_gpu(device) if dtype == torch.float16 else multiplies_bfloat16_faster(device.type)
+        rates = measure_device(device, dtype if half else torch.float32)
     print(ESTIMATED)
     answers = artifact_dir(planned.runs_dir, planned.target.folder_name, "answers", cfg.name or cfg.domain.name)
     if getattr(cfg, "answers", ()) or answers.exists():

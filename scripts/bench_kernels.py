@@ -4,8 +4,8 @@
 
 Layers have the shapes of the default target.  Enough copies are read in turn to exceed the caches, as decoding reads
 each layer from memory.  Layers are timed one by one; a pass is their sum.  The kernels read bfloat16 weights as
-bfloat16 and others as float32.  Arithmetic is float32; with AVX512-BF16 the kernels can also round inputs to bfloat16
-and multiply in it.  Implementations take turns; figures are medians over rounds.
+bfloat16 and others as float32.  Arithmetic is float32; with AVX512-BF16 or AMX the kernels can also round inputs to
+bfloat16 and multiply in it.  Implementations take turns; figures are medians over rounds.
 
 Rows of the layer `all` are a pass with a number of rows by one implementation (`way`):
     ms                  milliseconds

@@ -25,7 +25,7 @@ from drafterforge.drafters.proposer import Proposer
 from drafterforge.errors import ArtifactError, ConfigError
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.kernels.dispatch import multiplies_bfloat16
-from drafterforge.kernels.linear import has_matrix_unit
+from drafterforge.kernels.linear import decodes_with_matrix_unit
 from drafterforge.targets.load import Target
 from drafterforge.tree.evidence import Evidence
 from drafterforge.tree.expand import Growth
@@ -184,13 +184,13 @@ class DrafterKind(ABC):
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
         """The default tree on a device.
 
-        GPU: EAGLE-3's 60/8/10.  CPU with AMX and bfloat16: verifying 16 nodes costs 1.2 times one token.  CPU with
+        GPU: EAGLE-3's 60/8/10.  CPU with AMX and bfloat16: verifying 16 nodes costs 1.3 times one token.  CPU with
         AVX512-BF16: it costs as little, but drafting costs more; 10/5/3 was the fastest of 14 shapes.  Other CPUs:
         each node and level costs; 6/3/2 was the fastest of seven shapes on held-out prompts.
         """
         if on_gpu(device):
             return TreeShape(num_tokens=60, depth=8, top_k=10)
-        if dtype == torch.bfloat16 and has_matrix_unit("cpu"):
+        if dtype == torch.bfloat16 and decodes_with_matrix_unit():
             return TreeShape(num_tokens=16, depth=5, top_k=4)
         if dtype == torch.bfloat16 and multiplies_bfloat16():
             return TreeShape(num_tokens=10, depth=5, top_k=3)

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafterforge.kernels import native_linear
+from drafterforge.kernels import native, native_linear
 from drafterforge.kernels.devices import on_gpu
-from drafterforge.kernels.dispatch import kernels_of
+from drafterforge.kernels.dispatch import is_compiled, kernels_of
 from drafterforge.kernels.invariant import MAX_ROWS, RowPlan, find_plan, trial_data
 
 Packed = native_linear.PackedLinear | native_linear.PackedAddition
@@ -37,6 +37,11 @@ def has_matrix_unit(device_type: str) -> bool:
     """Whether many rows of bfloat16 cost little more than one: tensor cores, or AMX on a CPU."""
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     return computes_bfloat16(device_type) if device_type != "cpu" else bool(amx())
+
+
+def decodes_with_matrix_unit() -> bool:
+    """Whether many rows of bfloat16 weights cost little more than one while a CPU decodes: by native.c, or by torch."""
+    return native.multiplies_matrices() if is_compiled() else has_matrix_unit("cpu")
 
 
 @functools.cache

@@ -15,6 +15,9 @@
 #define REQUEST_FEATURE 0x1023     /* ARCH_REQ_XCOMP_PERM of arch_prctl */
 #define MATRIX_REGISTERS 18        /* XFEATURE_XTILEDATA */
 
+/* Has all memory written before the processor's tile operations read it: GCC does not know that they do (bug 114098). */
+#define WRITTEN(address) __asm__ volatile("" : : "r"(address) : "memory")
+
 /* What the processor reads for `_tile_loadconfig`. */
 typedef struct {
     uint8_t palette, start_row, reserved[14];
@@ -22,7 +25,7 @@ typedef struct {
     uint8_t rows[16];
 } register_shapes;
 
-/* Whether this process may use the matrix unit, for which it asks the system. */
+/* Asks Linux for permission to use AMX; returns whether this process has it. */
 int df_has_matrix(void) { return !syscall(SYS_arch_prctl, REQUEST_FEATURE, MATRIX_REGISTERS); }
 
 /* Registers 0 to 3: sums of the first 16 rows, left and right, and of the others; 4, 5: inputs of these rows; 6, 7: left
@@ -35,6 +38,7 @@ static void begin_matrices(long rows) {
         shapes.rows[at] = (uint8_t)(at > 5 ? DEEP : second ? others : few);
         shapes.bytes[at] = shapes.rows[at] ? 64 : 0;
     }
+    WRITTEN(&shapes);
     _tile_loadconfig(&shapes);
 }
 
@@ -58,6 +62,7 @@ static void end_matrices(void) { _tile_release(); }
  * multiple of DEEP. */
 static void multiply_matrices(const float *x, long ldx, const uint32_t *w, long words, int bytes, const char *fetch,
                               long stride, long rows, vec sums[MATRIX_ROWS][2]) {
+    WRITTEN(x);
     _tile_zero(0);
     _tile_zero(1);
     if (rows > DEEP) {
@@ -67,9 +72,11 @@ static void multiply_matrices(const float *x, long ldx, const uint32_t *w, long 
     if (bytes) MULTIPLY(_tile_dpbusd) else MULTIPLY(_tile_dpbf16ps)
     _tile_stored(0, sums[0], sizeof(sums[0]));
     _tile_stored(1, &sums[0][1], sizeof(sums[0]));
+    WRITTEN(sums);
     if (rows <= DEEP) return;
     _tile_stored(2, sums[DEEP], sizeof(sums[0]));
     _tile_stored(3, &sums[DEEP][1], sizeof(sums[0]));
+    WRITTEN(sums);
 }
 #else
 #define HAS_MATRIX 0

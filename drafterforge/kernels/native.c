@@ -355,7 +355,7 @@ static void linear_panels(const void *loop, long first_panel, long last_panel) {
     float *out = of.out;
     const long ldx = of.ldx, rows = of.rows, columns = of.columns, panel_bytes = PANEL * w.depth * w.size;
     const long most = w.matrix ? MATRIX_ROWS : MOST_ROWS, tiles = (rows + most - 1) / most;
-    long prepared = 0; /* rows for which the matrix unit is */
+    long prepared = 0; /* rows that the registers of the matrix unit are configured for; 0: not configured */
     for (long panel = first_panel; panel < last_panel; panel++) {
         const long first = panel * PANEL, width = columns - first < PANEL ? columns - first : PANEL;
         const char *from = (const char *)w.packed + panel * panel_bytes;
@@ -443,7 +443,7 @@ static void project(const projection *by, const float *x, const float *added, fl
                     int threads) {
     const long depth = by->depth;
     float *low = scratch, *steps = low + rows * by->rank, *inputs = steps + rows;
-    const int matrix = by->matrix && (by->size > 1 || rows >= BUSY); /* sums of bytes are exact whatever multiplies */
+    const int matrix = by->matrix && (by->size > 1 || rows >= BUSY); /* sums of bytes are exact either way */
     linear_loop loop = {.x = x, .ldx = depth, .w = {by->packed, by->size, by->rounds, matrix, depth}, .scales = by->scales,
                         .offsets = by->offsets, .steps = steps, .bias = by->bias, .added = added, .out = out,
                         .rows = rows, .columns = by->columns};

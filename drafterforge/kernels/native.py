@@ -194,7 +194,7 @@ def multiplies_bytes() -> bool:
 
 @functools.cache
 def multiplies_matrices() -> bool:
-    """Whether `PackedLinear` can multiply by a matrix unit, which needs AMX, and Linux's leave to use it."""
+    """Whether `PackedLinear` can multiply by a matrix unit, which needs AMX, and permission from Linux."""
     return library() is not None and bool(library().df_has_matrix())
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from drafterforge.kernels import native
 
 NATIVE_ROWS = 256  # rows up to which native.c is faster than BLAS in float32 (AVX-512, AVX2), see bench_kernels.py
-MATRIX_WORDS = 16  # of an input that the matrix unit multiplies together, of 4 bytes
+MATRIX_WORDS = 16  # 4-byte words of an input in a register of the matrix unit, which takes multiples of them
 MOST_BYTES = 65536  # inputs of a layer of 8 bits, whose sums must fit 32
 
 

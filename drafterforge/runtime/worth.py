@@ -26,7 +26,7 @@ from drafterforge.runtime.verify_costs import VerifyCosts
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 8, 256  # cycles without drafting before it is tried again
 UNLIKELY_PAUSE = 32  # the first of these pauses where costs alone say that drafting does not pay
-NEURAL_PAUSE = 32  # drafting cycles without the neural drafter before it is tried again
+NEURAL_PAUSE = 32  # drafting cycles without the neural drafter before it is tried again, at most
 NEURAL_TRIES = 32  # drafting cycles of a request in which it is tried after many whose prompts it did not read
 STALE = 4.0  # cycles that what was learned before such a pause counts for: the machine may have been busy then
 ROW_HORIZON, TRAFFIC_HORIZON, COST_HORIZON, RATE_HORIZON = 64.0, 400.0, 50.0, 100.0  # cycles that averages reach back
@@ -36,7 +36,8 @@ FEWEST_UNREAD, MOST_UNREAD = 8, 64  # requests in a row whose prompts no drafter
 PRIOR = 24.0  # cycles that the averages of earlier requests count for in a new one
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
 LEAST_COST = 0.1  # of a pass of one node, see `Mean.add_seconds`
-DOUBT = 2.5  # tokens that the neural drafter may add beyond what cycles have shown, times the root of their number
+DOUBT = 2.5  # `Traffic.doubt` is this over the root of the number of cycles behind the gain
+PAUSE_SHARE = 1.0 / 16.0  # of the cycles behind its gain, that pass before the neural drafter is tried again
 LEAST_IGNORANCE = 0.2  # below it a cycle says little about the neural drafter
 MEANS = ("net", "neural_gain", "accepted", "expected", "neural_net")  # of `Traffic`
 
@@ -50,7 +51,8 @@ class Traffic:
         self.neural_gain = Mean(1.0, 16.0, TRAFFIC_HORIZON)  # tokens that the neural drafter adds, over ignorance
         self.accepted = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens of a drafted tree
         self.expected = Mean(1.0, 8.0, TRAFFIC_HORIZON)  # tokens that its probabilities promise
-        self.neural_net = Mean(ASSUMED_NEURAL, 8.0, TRAFFIC_HORIZON)  # that it is hoped to add beyond its seconds
+        self.neural_net = Mean(ASSUMED_NEURAL, 8.0, TRAFFIC_HORIZON)  # that it may add beyond its seconds; see `doubt`
+        self.retrieval = RetrievalYield()
         self.pause = SHORTEST_PAUSE if net > 0.0 else UNLIKELY_PAUSE
         self.skipped = 0  # cycles since one drafted, counted on from request to request
         self.neural_skipped = 0  # drafting cycles since the neural drafter ran, counted likewise
@@ -59,11 +61,16 @@ class Traffic:
 
     @property
     def doubt(self) -> float:
-        """By how much the gain of the neural drafter may exceed its average.
+        """Tokens added to the estimated gain while few cycles are known, where it decides about reading.
 
-        Requests differ, and a drafter that looks bad in the first ones would hardly be seen again.
+        Without it, a drafter that gains nothing in the first requests would hardly be tried again.
         """
         return DOUBT / math.sqrt(self.neural_gain.weight)
+
+    @property
+    def neural_pause(self) -> float:
+        """Drafting cycles without the neural drafter before it is tried again: more, the better its gain is known."""
+        return min(PAUSE_SHARE * self.neural_gain.weight, NEURAL_PAUSE)
 
     def tries_reading(self, pays: bool) -> bool:
         """Whether a drafter reads the next prompt as a try, where reading does not seem to pay."""
@@ -83,7 +90,7 @@ class Traffic:
         for name in MEANS:
             mean = getattr(self, name)
             setattr(traffic, name, Mean(mean.value, min(mean.weight, PRIOR), mean.horizon))
-        traffic.net.value = net
+        traffic.net.value, traffic.retrieval = net, self.retrieval.as_prior()
         return traffic
 
 
@@ -104,7 +111,7 @@ class RowWorth:
     probes: bool = False  # drafts although it does not seem to pay
     uses_neural: bool = False  # in this cycle
     is_awake: bool = True  # whether a neural drafter has read the text
-    promised: float = 0.0  # tokens that the probabilities of retrieval alone promise, calibrated
+    promised: float = 0.0  # tokens that the probabilities of retrieval alone promise
     retrieved: float = 0.0  # tokens that retrieval alone would add
     retrieved_nodes: int = 0  # that retrieval alone would propose
     ignorance: float = 1.0
@@ -136,11 +143,11 @@ class CycleLimits(DraftLimits):
         """See `DraftLimits`."""
         began = time.perf_counter()
         state = self.rows[row]
-        state.promised, state.ignorance = expected * state.calibration, ignorance
-        state.retrieved, state.retrieved_nodes = self.worth.retrieval.of(state.promised), num_nodes
+        state.promised, state.ignorance = expected, ignorance
+        state.retrieved, state.retrieved_nodes = state.traffic.retrieval.of(expected), num_nodes
         state.uses_neural = state.is_awake and (
             self.worth.neural_net(state, self.rate) > 0.0
-            or state.neural_skipped >= NEURAL_PAUSE
+            or state.neural_skipped >= state.traffic.neural_pause
             or state.neural_tries > 0
             or state.probes
         )
@@ -174,7 +181,6 @@ class Worth:
     def __init__(self, costs: VerifyCosts) -> None:
         self.costs, first = costs, costs.of(1, 1)
         self.arms = ArmKnowledge(first)
-        self.retrieval = RetrievalYield()
         self.traffic: dict[tuple[float, int, str], Traffic] = {}  # temperature, in quarters; rows; kind
         self.neural_s = Mean(0.3 * first, 1.0, COST_HORIZON)  # of a row: drafting, and verifying nodes that it adds
         self.reading_s = Mean(0.1 * first, 1.0, COST_HORIZON)  # of a row, the tokens of one cycle
@@ -264,7 +270,7 @@ class Worth:
         return self.neural_s.value + self.reading_s.value
 
     def neural_net(self, row: RowWorth, rate: float) -> float:
-        """Tokens that the neural drafter is expected to add beyond its seconds in the cycle that was looked at last.
+        """Estimated tokens that the neural drafter adds in this cycle, less those that its seconds cost.
 
         Known even if it has not read the text: retrieval's ignorance is enough.  rate: tokens per second.
         """
@@ -310,10 +316,10 @@ class Worth:
                 added = record.counts[index] - 1.0
                 self._learn_row(row, added, added - rate * extra_s / len(drafting))
                 if row.neural_tries <= NEURAL_TRIES // 2:  # before, its seconds are learned anew
-                    hoped = self.neural_net(row, rate) + row.traffic.doubt * row.ignorance
-                    row.traffic.neural_net.add(max(hoped, 0.0))
+                    optimistic = self.neural_net(row, rate) + row.traffic.doubt * row.ignorance
+                    row.traffic.neural_net.add(max(optimistic, 0.0))
                 if row.promised > 0.0 and not row.uses_neural:
-                    self.retrieval.learn(row.promised, added)
+                    row.traffic.retrieval.learn(row.promised, added)
                 if record.tree.expected is not None:
                     for state in (row, row.traffic):
                         state.accepted.add(added)
@@ -323,7 +329,7 @@ class Worth:
                 row.traffic.skipped = row.skipped
         for part in limits:
             if neural := [row for row in part.rows if row.uses_neural]:
-                self._learn_neural_costs(neural, record, part)
+                self._learn_neural_costs(neural, record, part, max(row.retrieved_nodes for row in rows))
 
     def _catch_up_s(self, record: CycleRecord, limits: Sequence[CycleLimits]) -> float:
         """Seconds in which drafters wake, or read what was decoded while they paused: no cost of drafting always."""
@@ -347,11 +353,13 @@ class Worth:
             for mean in (row.neural_gain, row.traffic.neural_gain):
                 mean.add(gain)
 
-    def _learn_neural_costs(self, neural: Sequence[RowWorth], record: CycleRecord, limits: CycleLimits) -> None:
-        """Learn the seconds of the neural drafter and of a level."""
+    def _learn_neural_costs(
+        self, neural: Sequence[RowWorth], record: CycleRecord, limits: CycleLimits, retrieved: int
+    ) -> None:
+        """Learn the seconds of the neural drafter and of a level.  retrieved: nodes of a row by retrieval."""
         batch, count = record.tree.tokens.shape
         least_s = LEAST_COST * self.costs.of(1, 1)
-        alone = min(1 + max(row.retrieved_nodes for row in limits.rows), count)  # nodes without the neural drafter
+        alone = min(1 + retrieved, count)  # nodes of a row without the neural drafter
         verifying = (self.costs.of(batch * count, batch) - self.costs.of(batch * alone, batch)) / batch
         drafting = (limits.ended - limits.clock[0] - limits.reading) / len(neural)
         self.neural_s.add_seconds(drafting + verifying, least_s)

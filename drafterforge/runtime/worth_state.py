@@ -13,7 +13,10 @@ from drafterforge.artifacts.atomic import save_json_atomic
 from drafterforge.artifacts.json_input import parse_as, read_json
 from drafterforge.errors import ArtifactError
 from drafterforge.runtime.averages import Mean
+from drafterforge.runtime.retrieval_yield import PROMISED
 from drafterforge.runtime.worth import LONGEST_PAUSE, MEANS, SHORTEST_PAUSE, Traffic, Worth
+
+YIELDS = ("promised", "added")  # of a `RetrievalYield`
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class TrafficState:
     expected: MeanState
     neural_net: MeanState
     pause: int
+    promised: list[MeanState]  # of retrieval, by range
+    added: list[MeanState]
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,13 @@ def save_state(worth: Worth, path: Path) -> None:
     """Write what `worth` has learned to a file that is either complete or absent."""
     single, arms = worth.costs.of(1, 1), worth.arms
     requests = [
-        TrafficState(*key, *(_state(getattr(traffic, name)) for name in MEANS), pause=traffic.pause)
+        TrafficState(
+            *key,
+            *(_state(getattr(traffic, name)) for name in MEANS),
+            pause=traffic.pause,
+            promised=[_state(mean) for mean in traffic.retrieval.promised],
+            added=[_state(mean) for mean in traffic.retrieval.added],
+        )
         for key, traffic in sorted(worth.traffic.items())
     ]
     rates = [
@@ -136,6 +147,9 @@ def load_state(worth: Worth, path: Path) -> None:
         traffic = Traffic(0.0)
         for name in MEANS:
             _restore(getattr(traffic, name), getattr(saved, name))
+        for name in YIELDS:
+            for mean, stored in zip(getattr(traffic.retrieval, name), getattr(saved, name), strict=False):
+                _restore(mean, stored)
         traffic.pause = saved.pause
         worth.traffic[saved.temperature, saved.rows, saved.kind] = traffic
     for rate in state.rates:
@@ -146,16 +160,20 @@ def _with_new_keys(values: Any) -> Any:
     """A state with the keys that those of earlier versions lack."""
     if not isinstance(values, dict) or not isinstance(saved := values.get("traffic"), list):
         return values
-    return values | {"traffic": [{"kind": ""} | entry if isinstance(entry, dict) else entry for entry in saved]}
+    new = {"kind": "", **{name: [] for name in YIELDS}}
+    return values | {"traffic": [new | entry if isinstance(entry, dict) else entry for entry in saved]}
 
 
 def _check(state: WorthState, path: Path) -> None:
     means = [getattr(saved, name) for saved in state.traffic for name in MEANS]
+    yields = [mean for saved in state.traffic for name in YIELDS for mean in getattr(saved, name)]
     means += [mean for saved in state.gains for mean in (saved.gain, saved.square)]
     positive = [value for value in vars(state).values() if isinstance(value, MeanState)] + list(state.draft.values())
     valid = (
-        all(mean.weight > 0 for mean in (*means, *positive))
+        all(mean.weight > 0 for mean in (*means, *yields, *positive))
         and all(mean.value > 0 for mean in positive)
+        and all(mean.value >= 0 for mean in yields)
+        and all(len(getattr(saved, name)) in (0, len(PROMISED)) for saved in state.traffic for name in YIELDS)
         and all(saved.rows > 0 and SHORTEST_PAUSE <= saved.pause <= LONGEST_PAUSE for saved in state.traffic)
         and all(rate.rows > 0 and rate.tokens >= 0 and rate.passes > 0 for rate in state.rates)
     )

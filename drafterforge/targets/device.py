@@ -8,7 +8,7 @@ from drafterforge.errors import ConfigError
 from drafterforge.kernels import gpu
 from drafterforge.kernels.devices import on_gpu
 from drafterforge.kernels.dispatch import is_compiled
-from drafterforge.kernels.linear import computes_bfloat16, has_matrix_unit
+from drafterforge.kernels.linear import computes_bfloat16, decodes_with_matrix_unit
 
 DTYPES = {
     "float16": torch.float16,
@@ -60,7 +60,7 @@ def describe_device(device: torch.device) -> str:
     if on_gpu(device):
         return gpu.device_name(device)
     bf16 = "bfloat16 in hardware" if computes_bfloat16("cpu") else "no bfloat16 in hardware"
-    if computes_bfloat16("cpu") and not has_matrix_unit("cpu"):
+    if computes_bfloat16("cpu") and not decodes_with_matrix_unit():
         bf16 += ", no AMX"
     bf16 += KERNELS if is_compiled() else ""
     return f"cpu, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}, {bf16}"

@@ -54,6 +54,7 @@ def test_bfloat16_without_amx_is_no_matrix_unit(amx, fresh_capabilities, monkeyp
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     assert linear.computes_bfloat16("cpu") and linear.has_matrix_unit("cpu") is amx
+    monkeypatch.setattr(linear.native, "multiplies_matrices", lambda: amx)
     for pairs, otherwise in ((True, 10), (False, 6)):
         monkeypatch.setattr("drafterforge.drafters.base.multiplies_bfloat16", lambda pairs=pairs: pairs)
         assert default_shape(torch.device("cpu"), torch.bfloat16).num_tokens == (16 if amx else otherwise)

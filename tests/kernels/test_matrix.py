@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -87,3 +90,27 @@ def test_threads_share_a_product():
             assert layer(x).equal(product)
     finally:
         torch.set_num_threads(threads)
+
+
+def test_torchs_own_products_by_the_unit_are_left_alone():
+    layer, x = packed(torch.randn(300, 576).bfloat16().float(), None, 2), torch.randn(33, 576)
+    weight, inputs = torch.randn(300, 576).bfloat16(), torch.randn(70, 576).bfloat16()
+    product, by_torch = layer(x), F.linear(inputs, weight)
+    for _ in range(3):
+        assert F.linear(inputs, weight).equal(by_torch) and layer(x[:5]).equal(product[:5]) and layer(x).equal(product)
+
+
+def test_callers_on_several_threads_get_the_same_sums():
+    layer, x = packed(torch.randn(3000, 576).bfloat16().float(), None, 2), torch.randn(33, 576)
+    product = layer(x)
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(lambda rows: layer(x[:rows]).equal(product[:rows]), [1, 33, 17, 16] * 8))
+
+
+def test_a_forked_process_may_use_the_unit():
+    layer, x = packed(torch.randn(300, 576).bfloat16().float(), None, 2), torch.randn(33, 576)
+    layer(x)
+    process = multiprocessing.get_context("fork").Process(target=layer, args=(x,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0

@@ -156,6 +156,16 @@ def test_a_new_domain_is_by_default_an_expert_of_the_generalist(pool):
     assert open_artifact(pool.artifact("drafters", "new"), "drafters").config["drafter"]["tuning"] == "full"
 
 
+def test_all_weights_of_an_expert_can_be_trained_further(pool):
+    typed = "drafter=eagle3", "drafter.init=sql", "drafter.draft_vocab_size=9", "name=whole"
+    done = pool("train-drafter", "domain=python", "answers=general", *SMOKE, *typed)
+    assert done.code == 0 and "whole has the draft vocabulary of sql" in done.err, done.err
+    folder = pool.artifact("drafters", "whole")
+    assert open_artifact(folder, "drafters").config["drafter"]["tuning"] == "full"
+    assert (folder / "config.json").is_file()
+    assert pool("generate", "drafter=whole", "prompt=Hello", "max_new_tokens=3").code == 0
+
+
 REFUSED = {
     "drafter.lora.rank=8 differs from 4 of sql, whose training continues": ("name=mine", "drafter.lora.rank=8"),
     "drafter.lora.targets=['fc'] differs from": ("name=mine", "drafter.lora.targets=[fc]"),

@@ -198,6 +198,22 @@ def test_doubt_shrinks_with_the_cycles_that_a_drafter_has_shown_its_gain_in():
     assert row.traffic.doubt > doubts[0]
 
 
+def test_a_drafter_that_is_read_in_doubt_is_tried_until_the_doubt_is_small():
+    worth = Worth(VerifyCosts((1, 5, 16), (0.010, 0.011, 0.040)))
+    used = []
+    for _ in range(40):  # requests
+        row = worth.row(0.0, 1)
+        for _ in range(30):
+            row.drafts = True
+            limits = worth.limits([row], 1, 5, "eagle")
+            used.append(limits.uses_neural(0, 1.0, 0.5, 3))
+            limits.clock, limits.ended = [0.0, 0.005], 0.005
+            added = round(row.retrieved)  # the neural drafter adds nothing
+            worth.learn([row], finished_cycle(5, added, 0.011, 0.005 if used[-1] else 0.0), [limits])
+    assert row.traffic.doubt < 0.25 and row.traffic.neural_net.value < 0.05
+    assert sum(used[:300]) > 2 * sum(used[-300:]) > 0
+
+
 def test_reading_and_waking_after_a_pause_are_no_cost_of_drafting():
     nets = []
     for reading, refresh in ((0.001, 0.0), (0.008, 0.0), (0.001, 0.007)):

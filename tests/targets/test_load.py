@@ -319,7 +319,7 @@ def test_device_and_dtype_are_chosen_for_the_machine():
 @pytest.mark.parametrize("has", [True, False])
 def test_automatic_dtype_follows_the_hardware_and_the_kernels(monkeypatch, has, compiled):
     monkeypatch.setattr("drafterforge.targets.device.computes_bfloat16", lambda kind: has)
-    monkeypatch.setattr("drafterforge.targets.device.has_matrix_unit", lambda kind: False)
+    monkeypatch.setattr("drafterforge.targets.device.decodes_with_matrix_unit", lambda: False)
     monkeypatch.setattr(native, "library", lambda: object() if compiled else None)
     cpu = torch.device("cpu")
     assert choose_dtype("auto", cpu) == (torch.bfloat16 if has or compiled else torch.float32)

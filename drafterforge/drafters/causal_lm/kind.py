@@ -12,7 +12,7 @@ from drafterforge.drafters.causal_lm.propose import CausalLMProposer
 from drafterforge.drafters.causal_lm.small import SmallLM, load_small_lm
 from drafterforge.errors import DrafterforgeError
 from drafterforge.kernels.devices import on_gpu
-from drafterforge.kernels.linear import has_matrix_unit
+from drafterforge.kernels.linear import decodes_with_matrix_unit
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
@@ -60,6 +60,6 @@ class CausalLMKind(DrafterKind):
 
         Without AMX 6/2/3 was the fastest: a level costs a quarter of a target forward, its head is as large.
         """
-        if on_gpu(device) or (dtype == torch.bfloat16 and has_matrix_unit("cpu")):
+        if on_gpu(device) or (dtype == torch.bfloat16 and decodes_with_matrix_unit()):
             return super().default_shape(device, dtype)
         return TreeShape(num_tokens=6, depth=2, top_k=3)

@@ -16,7 +16,7 @@ from drafterforge.drafters.retrieval.memory import AnswerMemory, RememberingData
 from drafterforge.drafters.retrieval.model import KIND, Datastore, Retrieval, RetrievalSpec
 from drafterforge.drafters.retrieval.propose import RetrievalProposer
 from drafterforge.kernels.devices import on_gpu
-from drafterforge.kernels.linear import has_matrix_unit
+from drafterforge.kernels.linear import decodes_with_matrix_unit
 from drafterforge.targets.load import Target
 from drafterforge.tree.grow import TreeShape
 
@@ -68,7 +68,8 @@ class RetrievalKind(DrafterKind):
 
     def default_shape(self, device: torch.device, dtype: torch.dtype) -> TreeShape:
         """See `DrafterKind`; deep trees, as lookup levels cost almost nothing."""
-        return TreeShape(num_tokens=32 if on_gpu(device) or has_matrix_unit("cpu") else 12, depth=10, top_k=4)
+        many = on_gpu(device) or (dtype == torch.bfloat16 and decodes_with_matrix_unit())
+        return TreeShape(num_tokens=32 if many else 12, depth=10, top_k=4)
 
     def pool_rank(self, folder: Path) -> int:
         return LAST
