@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect
 
-import numpy as np
-
 from drafterforge.runtime.averages import Mean
 
 BOUNDS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5, 4.0, 6.0)  # promised tokens, between which averages are taken
@@ -26,9 +24,12 @@ class RetrievalYield:
 
     def of(self, promised: float) -> float:
         """Tokens that retrieval is expected to add where its probabilities promise so many."""
-        promises, added = ([mean.value for mean in means] for means in (self.promised, self.added))
-        beyond = max(promised - promises[-1], 0.0) * added[-1] / promises[-1]
-        return float(np.interp(promised, [0.0, *promises], [0.0, *added])) + beyond
+        left, below = 0.0, 0.0
+        for mean, added in zip(self.promised, self.added, strict=True):  # interpolates linearly between the ranges
+            if promised <= mean.value:
+                return below + (added.value - below) * (promised - left) / (mean.value - left)
+            left, below = mean.value, added.value
+        return below * promised / left
 
     def learn(self, promised: float, added: float) -> None:
         """Learn from a tree of retrieval alone."""
