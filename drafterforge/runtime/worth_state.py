@@ -173,6 +173,7 @@ def _check(state: WorthState, path: Path) -> None:
         all(mean.weight > 0 for mean in (*means, *yields, *positive))
         and all(mean.value > 0 for mean in positive)
         and all(mean.value >= 0 for mean in yields)
+        and all(mean.value > 0 for saved in state.traffic for mean in saved.promised)
         and all(len(getattr(saved, name)) in (0, len(PROMISED)) for saved in state.traffic for name in YIELDS)
         and all(saved.rows > 0 and SHORTEST_PAUSE <= saved.pause <= LONGEST_PAUSE for saved in state.traffic)
         and all(rate.rows > 0 and rate.tokens >= 0 and rate.passes > 0 for rate in state.rates)
