@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import re
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -120,7 +121,9 @@ def test_tuning_without_gain_is_reported_and_the_next_command_works(pool):
     assert f"{warning}8 answers to learn from" in done.err and report_of(pool)["curves"]["quickstart"]["best_step"] == 0
     typed = done.out.splitlines()[-1].partition("next: drafterforge ")[2]
     assert typed.startswith("generate target=hf") and pool(*typed.split(), "max_new_tokens=3").code == 0
-    assert "quickstart` drafts exactly as `sql`" in done.out and "quickstart all the same, as an example" in done.out
+    # tiny drafters of some processors are equally good: then the copy is compared with the other one
+    assert re.search(r"quickstart` drafts exactly as `(sql|general)`", done.out)
+    assert "quickstart all the same, as an example" in done.out
 
 
 def test_the_results_page_shows_the_report(quick, monkeypatch):
