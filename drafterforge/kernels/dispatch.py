@@ -195,4 +195,6 @@ def describe_kernels(device: torch.device) -> str:
     if device.type != "cpu":
         reason = triton_support.why_not() if device.type == "cuda" else "Triton kernels need CUDA"
         return f"those of torch: {reason}" if reason else "those of torch, and Triton's where trials find them faster"
-    return f"those of torch: {native.why_not()}" if native.why_not() else f"native.c, compiled in {native.cache_dir()}"
+    if native.why_not():
+        return f"those of torch: {native.why_not()}"
+    return f"native.c{', with AMX' if native.multiplies_matrices() else ''}, compiled in {native.cache_dir()}"

@@ -37,7 +37,7 @@ PRIOR = 24.0  # cycles that the averages of earlier requests count for in a new 
 LEAST_PROBABILITY = 0.02  # of a node that is looked at
 LEAST_COST = 0.1  # of a pass of one node, see `Mean.add_seconds`
 DOUBT = 2.5  # `Traffic.doubt` is this over the root of the number of cycles behind the gain
-PAUSE_SHARE = 0.25  # of the cycles behind its gain, that pass before the neural drafter is tried again
+PAUSE_SHARE = 0.25  # of the cycles behind its gain; as many pass before the neural drafter is tried again
 LEAST_IGNORANCE = 0.2  # below it a cycle says little about the neural drafter
 MEANS = ("net", "neural_gain", "accepted", "expected", "neural_net")  # of `Traffic`
 

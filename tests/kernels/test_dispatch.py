@@ -89,3 +89,11 @@ def test_without_compiled_kernels_those_of_torch_are_chosen_and_doctor_says_why(
     assert describe_kernels(torch.device("cuda")) == "those of torch: made up, too"
     monkeypatch.setattr(triton_support, "why_not", lambda: None)
     assert describe_kernels(torch.device("cuda")) == "those of torch, and Triton's where trials find them faster"
+
+
+@pytest.mark.skipif(native.library() is None, reason="no compiled kernels")
+@pytest.mark.parametrize(("unit", "chunk"), [(True, 128), (False, 48)])
+def test_a_matrix_unit_is_named_and_reads_longer_parts_of_prompts(unit, chunk, monkeypatch):
+    monkeypatch.setattr(native, "multiplies_matrices", lambda: unit)
+    assert dispatch._choose("cpu", torch.float32).prompt_chunk == chunk
+    assert ("with AMX" in dispatch.describe_kernels(torch.device("cpu"))) is unit
